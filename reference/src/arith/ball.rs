@@ -1,0 +1,387 @@
+//! [`Ball`]: the oracle with its own error. Running an op over `Ball` gives the op's bound.
+
+use super::{dot, emulate, math, real::Real};
+use crate::dtype::{Rounding, pow2};
+use crate::policy::Accumulator;
+
+/// Unit roundoff of the oracle itself.
+const ORACLE_U: f64 = 1.0 / (1u64 << 53) as f64;
+
+/// A value `v` computed in f64, and how far a legitimate implementation in `P`-bit arithmetic may be
+/// from it (24 for f32, 53 for f64).
+///
+/// - `r`: hard radius, never exceeded by a correct implementation in any order;
+/// - `s`: standard deviation of the error, adds in quadrature;
+/// - `d`: systematic drift that goes with `s`, adds linearly.
+///
+/// The radius at confidence λ is min(r, d + λ s). An operation whose exact result is representable
+/// adds nothing. The f64 oracle's own rounding is included, which matters for `P` = 53.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Ball<const P: i32> {
+    /// The oracle's value.
+    pub v: f64,
+    /// Hard radius.
+    pub r: f64,
+    /// Standard deviation.
+    pub s: f64,
+    /// Systematic part of the statistical radius.
+    pub d: f64,
+}
+
+impl<const P: i32> Ball<P> {
+    /// Hard unit roundoff: the implementation's and the oracle's.
+    fn u() -> f64 {
+        pow2(-P) + ORACLE_U
+    }
+
+    /// Root mean square of both roundings, in units of |value| (each uniform in ±u).
+    fn u_rms() -> f64 {
+        (pow2(-2 * P) + ORACLE_U * ORACLE_U).sqrt() / 3f64.sqrt()
+    }
+
+    /// Half the spacing of subnormals in the implementation's arithmetic.
+    fn eta() -> f64 {
+        if P == 24 { pow2(-150) } else { 0.0 }
+    }
+
+    const fn exact(v: f64) -> Self {
+        Ball { v, r: 0.0, s: 0.0, d: 0.0 }
+    }
+
+    fn is_exact(self) -> bool {
+        self.r == 0.0
+    }
+
+    /// The radius at confidence `lambda` (infinite: the hard one).
+    pub fn radius(self, lambda: f64) -> f64 {
+        if lambda.is_infinite() { self.r } else { self.r.min(self.d + lambda * self.s) }
+    }
+
+    /// Adds one rounding of the result, unless it was exact.
+    fn rounded(self, exact: bool) -> Self {
+        if !self.v.is_finite() {
+            return Ball::exact(self.v);
+        }
+        if exact && self.is_exact() && (P == 53 || f64::from(self.v as f32) == self.v) {
+            return self;
+        }
+        let size = self.v.abs();
+        Ball {
+            v: self.v,
+            r: self.r + Self::u() * size + Self::eta(),
+            s: self.s.hypot(Self::u_rms() * size + Self::eta()),
+            d: self.d,
+        }
+    }
+
+    /// Adds a relative error of at most `units` u, of unknown distribution.
+    fn with_units(self, units: f64) -> Self {
+        if !self.v.is_finite() {
+            return Ball::exact(self.v);
+        }
+        let e = units * Self::u() * self.v.abs() + Self::eta();
+        Ball { v: self.v, r: self.r + e, s: self.s.hypot(e / 3f64.sqrt()), d: self.d }
+    }
+
+    /// Allows a subnormal result to be flushed to zero, as device exponentials do.
+    fn flushed(self) -> Self {
+        let e = if P == 24 { pow2(-126) } else { 0.0 };
+        Ball { r: self.r + e, s: self.s + e, ..self }
+    }
+
+    /// The rounding errors of a reduction over `k` terms in any order, added to the propagated ones.
+    fn reduction(propagated: Self, k: usize, stats: &Stats, products: bool) -> Self {
+        let y = propagated.v;
+        if !y.is_finite() {
+            return Ball::exact(y);
+        }
+        let one_term = stats.terms <= 1;
+        if propagated.is_exact()
+            && ((stats.integers && stats.abs <= pow2(P)) || (one_term && stats.representable::<P>()))
+        {
+            return propagated;
+        }
+        let kf = k as f64;
+        let hard = (kf + 1.0) * Self::u() * stats.abs + kf * Self::eta();
+        if k <= 4 {
+            return Ball {
+                v: y,
+                r: propagated.r + hard,
+                s: propagated.s.hypot(hard),
+                d: propagated.d,
+            };
+        }
+        let u2 = pow2(-2 * P) + ORACLE_U * ORACLE_U;
+        let q = stats.squares;
+        let fused = if products { q / 3.0 } else { 0.0 };
+        let variance = u2 * (kf * (2.0 * y * y + q) / 18.0 + fused);
+        let drift = if stats.abs < 2.0 * y.abs() { 0.125 * kf * Self::u() * y.abs() } else { 0.0 };
+        Ball {
+            v: y,
+            r: propagated.r + hard,
+            s: propagated.s.hypot(variance.sqrt() + kf * Self::eta()),
+            d: propagated.d + drift,
+        }
+    }
+}
+
+/// What the bound of a reduction needs to know of its terms.
+struct Stats {
+    /// Sum of the terms' absolute values.
+    abs: f64,
+    /// Sum of their squares.
+    squares: f64,
+    /// Whether all terms are products of integers, so that any order is exact below 2^P.
+    integers: bool,
+    /// Non-zero terms.
+    terms: usize,
+    /// The last non-zero term and its rounding error.
+    last: (f64, f64),
+}
+
+impl Stats {
+    fn of<const P: i32>(a: &[Ball<P>], b: Option<&[Ball<P>]>) -> Stats {
+        let mut s = Stats { abs: 0.0, squares: 0.0, integers: true, terms: 0, last: (0.0, 0.0) };
+        for (i, x) in a.iter().enumerate() {
+            let y = b.map_or(1.0, |b| b[i].v);
+            let t = x.v * y;
+            s.abs += t.abs();
+            s.squares += t * t;
+            s.integers &= x.v.trunc() == x.v && y.trunc() == y;
+            if t != 0.0 {
+                s.terms += 1;
+                s.last = (t, libm::fma(x.v, y, -t));
+            }
+        }
+        s
+    }
+
+    fn representable<const P: i32>(&self) -> bool {
+        let (t, error) = self.last;
+        error == 0.0 && (P == 53 || f64::from(t as f32) == t)
+    }
+}
+
+fn values<const P: i32>(a: &[Ball<P>]) -> Vec<f64> {
+    a.iter().map(|x| x.v).collect()
+}
+
+impl<const P: i32> Real for Ball<P> {
+    fn lift(x: f64) -> Self {
+        Ball::exact(x)
+    }
+
+    fn constant(x: f64) -> Self {
+        if f64::from(x as f32) == x {
+            return Ball::exact(x);
+        }
+        let e = Self::u() * x.abs();
+        Ball { v: x, r: e, s: 0.0, d: e }
+    }
+
+    fn approx(x: f64, radius: f64) -> Self {
+        Ball { v: x, r: radius, s: 0.0, d: radius }
+    }
+
+    fn value(self) -> f64 {
+        self.v
+    }
+
+    fn add(self, o: Self) -> Self {
+        let v = self.v + o.v;
+        let back = v - self.v;
+        let exact = (self.v - (v - back)) + (o.v - back) == 0.0; // two-sum
+        Ball { v, r: self.r + o.r, s: self.s.hypot(o.s), d: self.d + o.d }.rounded(exact)
+    }
+
+    fn sub(self, o: Self) -> Self {
+        self.add(o.neg())
+    }
+
+    fn neg(self) -> Self {
+        Ball { v: -self.v, ..self }
+    }
+
+    fn mul(self, o: Self) -> Self {
+        let v = self.v * o.v;
+        let (a, b) = (self.v.abs(), o.v.abs());
+        let exact = libm::fma(self.v, o.v, -v) == 0.0;
+        Ball {
+            v,
+            r: a * o.r + b * self.r + self.r * o.r,
+            s: (a * o.s).hypot(b * self.s).hypot(self.s * o.s),
+            d: a * o.d + b * self.d + self.d * o.d,
+        }
+        .rounded(exact)
+    }
+
+    fn div(self, o: Self) -> Self {
+        let v = self.v / o.v;
+        let room = o.v.abs() - o.r;
+        if room <= 0.0 {
+            return Ball { v, r: f64::INFINITY, s: f64::INFINITY, d: 0.0 };
+        }
+        let exact = libm::fma(v, o.v, -self.v) == 0.0;
+        Ball {
+            v,
+            r: (self.r + v.abs() * o.r) / room,
+            s: self.s.hypot(v * o.s) / room,
+            d: (self.d + v.abs() * o.d) / room,
+        }
+        .rounded(exact)
+    }
+
+    fn exp(self) -> Self {
+        let v = math::exp(self.v);
+        if self.is_exact() && (self.v == 0.0 || v == 0.0 || !v.is_finite()) {
+            return Ball::exact(v);
+        }
+        // An argument that underflows everywhere within its ball stays an exact zero in f32.
+        if v == 0.0 || (P == 24 && self.v + self.r < -104.0) {
+            return Ball { v, r: v, s: v, d: 0.0 };
+        }
+        let grow = |e: f64| v * math::expm1(e);
+        Ball { v, r: grow(self.r), s: grow(self.s), d: grow(self.d) }
+            .with_units(4.0 + self.v.abs())
+            .flushed()
+    }
+
+    fn rsqrt(self) -> Self {
+        let v = 1.0 / self.v.sqrt();
+        if !v.is_finite() {
+            return Ball::exact(v);
+        }
+        let room = self.v - self.r;
+        if room <= 0.0 {
+            return Ball { v, r: f64::INFINITY, s: f64::INFINITY, d: 0.0 };
+        }
+        let exact = self.is_exact() && v * v * self.v == 1.0 && f64::from(v as f32) == v;
+        if exact && pow2_exact(v) {
+            return Ball::exact(v);
+        }
+        let hard = 1.0 / room.sqrt() - v;
+        let slope = v / (2.0 * self.v);
+        Ball { v, r: hard, s: slope * self.s, d: slope * self.d }.with_units(3.0)
+    }
+
+    fn dot(a: &[Self], b: &[Self], first: usize, acc: &Accumulator) -> Self {
+        let exact_inputs = a.iter().chain(b).all(|x| x.is_exact());
+        let (av, bv) = (values(a), values(b));
+        if acc.is_exact() && exact_inputs {
+            return Ball::exact(emulate::dot(&av, Some(&bv), acc));
+        }
+        let v = dot::dot_f64(&av, &bv, first);
+        let mut propagated = Ball::exact(v);
+        if !exact_inputs {
+            let mut var = 0.0;
+            for (x, y) in a.iter().zip(b) {
+                let (xa, ya) = (x.v.abs(), y.v.abs());
+                propagated.r += xa * y.r + ya * x.r + x.r * y.r;
+                propagated.d += xa * y.d + ya * x.d + x.d * y.d;
+                let (p, q) = (xa * y.s, ya * x.s);
+                var += p * p + q * q;
+            }
+            propagated.s = var.sqrt();
+        }
+        Self::reduction(propagated, a.len(), &Stats::of(a, Some(b)), true)
+    }
+
+    fn sum(a: &[Self], first: usize, acc: &Accumulator) -> Self {
+        let exact_inputs = a.iter().all(|x| x.is_exact());
+        let av = values(a);
+        if acc.is_exact() && exact_inputs {
+            return Ball::exact(emulate::dot(&av, None, acc));
+        }
+        let mut propagated = Ball::exact(dot::sum_f64(&av, first));
+        if !exact_inputs {
+            propagated.r = a.iter().map(|x| x.r).sum();
+            propagated.d = a.iter().map(|x| x.d).sum();
+            propagated.s = a.iter().map(|x| x.s * x.s).sum::<f64>().sqrt();
+        }
+        Self::reduction(propagated, a.len(), &Stats::of(a, None), false)
+    }
+
+    fn round(self, rounding: Rounding, lambda: f64) -> Self {
+        let radius = self.radius(lambda);
+        if !(self.v.is_finite() && radius.is_finite()) {
+            return Ball { v: rounding.round(self.v), ..self };
+        }
+        let (lo, hi) = (rounding.round(self.v - radius), rounding.round(self.v + radius));
+        if lo == hi {
+            return Ball::exact(lo);
+        }
+        let half = (hi - lo) / 2.0;
+        Ball { v: lo + half, r: half, s: half, d: 0.0 }
+    }
+}
+
+/// Whether v is a power of two: then rsqrt is exact in every sane implementation.
+fn pow2_exact(v: f64) -> bool {
+    v.to_bits() & ((1 << 52) - 1) == 0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::dtype::Dtype;
+    use proptest::prelude::*;
+
+    type B = Ball<24>;
+
+    #[test]
+    fn exact_operations_add_nothing() {
+        let three = B::lift(3.0);
+        assert_eq!(three.mul(B::lift(0.5)), B::exact(1.5));
+        assert_eq!(three.add(B::lift(4.0)), B::exact(7.0));
+        assert_eq!(B::lift(0.0).exp(), B::exact(1.0));
+        assert!(three.div(B::lift(7.0)).r > 0.0);
+        assert!(B::lift(1.0).add(B::lift(1e-9)).r > 0.0);
+        let ints: Vec<B> = (0..100).map(|i| B::lift(f64::from(i % 7))).collect();
+        assert_eq!(B::dot(&ints, &ints, 0, &Accumulator::ANY).r, 0.0);
+    }
+
+    #[test]
+    fn interior_rounding_is_exact_again_unless_near_a_tie() {
+        let bf = Rounding::nearest(Dtype::Bf16);
+        let clear = B { v: 1.003, r: 1e-6, s: 1e-7, d: 0.0 }.round(bf, 8.0);
+        assert_eq!(clear, B::exact(1.0));
+        let tie = B { v: 1.00390625, r: 1e-6, s: 1e-7, d: 0.0 }.round(bf, 8.0);
+        assert_eq!((tie.v, tie.r), (1.00390625, 0.00390625));
+    }
+
+    proptest! {
+        #[test]
+        fn f32_in_three_orders_stays_inside(
+            a in proptest::collection::vec(-4f32..4.0, 5..400),
+            seed in 0u32..1000,
+        ) {
+            let b: Vec<f32> = a.iter().enumerate()
+                .map(|(i, x)| ((i as u32 * 97 + seed) % 101) as f32 * 0.013 - x * 0.3).collect();
+            let ball = B::dot(
+                &a.iter().map(|&x| B::lift(f64::from(x))).collect::<Vec<_>>(),
+                &b.iter().map(|&x| B::lift(f64::from(x))).collect::<Vec<_>>(),
+                0, &Accumulator::ANY);
+            let forward: f32 = a.iter().zip(&b).fold(0.0, |s, (x, y)| s + x * y);
+            let backward: f32 = a.iter().zip(&b).rev().fold(0.0, |s, (x, y)| x.mul_add(*y, s));
+            for got in [forward, backward, super::dot::dot_f32(&a, &b, 0)] {
+                let error = (f64::from(got) - ball.v).abs();
+                prop_assert!(error <= ball.r, "hard: {error:e} > {:e}", ball.r);
+                prop_assert!(error <= ball.radius(8.0), "8 sigma: {error:e} > {:e}", ball.radius(8.0));
+            }
+        }
+
+        #[test]
+        fn f32_elementary_operations_stay_inside(x in -20f32..20.0, y in 0.01f32..30.0) {
+            let (bx, by) = (B::lift(f64::from(x)), B::lift(f64::from(y)));
+            for (got, ball) in [
+                (x / y, bx.div(by)),
+                (x * y + x, bx.mul(by).add(bx)),
+                (Real::exp(x), bx.exp()),
+                (1.0 / (1.0 + Real::exp(-x)), B::lift(1.0).div(B::lift(1.0).add(bx.neg().exp()))),
+                (Real::rsqrt(y * y + 0.1), by.mul(by).add(B::constant(0.1)).rsqrt()),
+            ] {
+                prop_assert!((f64::from(got) - ball.v).abs() <= ball.r);
+            }
+        }
+    }
+}

@@ -1,0 +1,133 @@
+//! The trait over which every op is written once.
+
+use std::fmt::Debug;
+
+use super::{dot, emulate, math};
+use crate::dtype::Rounding;
+use crate::policy::Accumulator;
+
+/// A number that an op can be evaluated over: the oracle (`f64`), the fast path (`f32`) or the bound
+/// ([`Ball`](super::Ball)).
+pub trait Real: Copy + Debug + Send + Sync + 'static {
+    /// A stored value, exact.
+    fn lift(x: f64) -> Self;
+    /// A constant that implementations hold rounded to their compute dtype.
+    fn constant(x: f64) -> Self;
+    /// A value known to lie within `radius` of `x`.
+    fn approx(x: f64, radius: f64) -> Self;
+    /// The central value.
+    fn value(self) -> f64;
+    /// Sum.
+    fn add(self, other: Self) -> Self;
+    /// Difference.
+    fn sub(self, other: Self) -> Self;
+    /// Product.
+    fn mul(self, other: Self) -> Self;
+    /// Quotient.
+    fn div(self, other: Self) -> Self;
+    /// e^self.
+    fn exp(self) -> Self;
+    /// 1 / sqrt(self).
+    fn rsqrt(self) -> Self;
+    /// Sum of products; `first` is the absolute index of element 0 on the reduced axis.
+    fn dot(a: &[Self], b: &[Self], first: usize, acc: &Accumulator) -> Self;
+    /// Sum; `first` as in [`Real::dot`].
+    fn sum(a: &[Self], first: usize, acc: &Accumulator) -> Self;
+    /// Rounded to a stored dtype; `lambda` turns a standard deviation into a radius.
+    fn round(self, rounding: Rounding, lambda: f64) -> Self;
+
+    /// Negation, exact.
+    fn neg(self) -> Self {
+        Self::lift(0.0).sub(self)
+    }
+}
+
+impl Real for f64 {
+    fn lift(x: f64) -> f64 {
+        x
+    }
+    fn constant(x: f64) -> f64 {
+        x
+    }
+    fn approx(x: f64, _radius: f64) -> f64 {
+        x
+    }
+    fn value(self) -> f64 {
+        self
+    }
+    fn add(self, other: f64) -> f64 {
+        self + other
+    }
+    fn sub(self, other: f64) -> f64 {
+        self - other
+    }
+    fn mul(self, other: f64) -> f64 {
+        self * other
+    }
+    fn div(self, other: f64) -> f64 {
+        self / other
+    }
+    fn exp(self) -> f64 {
+        math::exp(self)
+    }
+    fn rsqrt(self) -> f64 {
+        1.0 / self.sqrt()
+    }
+    fn neg(self) -> f64 {
+        -self
+    }
+    fn dot(a: &[f64], b: &[f64], first: usize, acc: &Accumulator) -> f64 {
+        if acc.is_exact() { emulate::dot(a, Some(b), acc) } else { dot::dot_f64(a, b, first) }
+    }
+    fn sum(a: &[f64], first: usize, acc: &Accumulator) -> f64 {
+        if acc.is_exact() { emulate::dot(a, None, acc) } else { dot::sum_f64(a, first) }
+    }
+    fn round(self, rounding: Rounding, _lambda: f64) -> f64 {
+        rounding.round(self)
+    }
+}
+
+impl Real for f32 {
+    fn lift(x: f64) -> f32 {
+        x as f32
+    }
+    fn constant(x: f64) -> f32 {
+        x as f32
+    }
+    fn approx(x: f64, _radius: f64) -> f32 {
+        x as f32
+    }
+    fn value(self) -> f64 {
+        f64::from(self)
+    }
+    fn add(self, other: f32) -> f32 {
+        self + other
+    }
+    fn sub(self, other: f32) -> f32 {
+        self - other
+    }
+    fn mul(self, other: f32) -> f32 {
+        self * other
+    }
+    fn div(self, other: f32) -> f32 {
+        self / other
+    }
+    fn exp(self) -> f32 {
+        math::exp(f64::from(self)) as f32
+    }
+    fn rsqrt(self) -> f32 {
+        (1.0 / f64::from(self).sqrt()) as f32
+    }
+    fn neg(self) -> f32 {
+        -self
+    }
+    fn dot(a: &[f32], b: &[f32], first: usize, _acc: &Accumulator) -> f32 {
+        dot::dot_f32(a, b, first)
+    }
+    fn sum(a: &[f32], first: usize, _acc: &Accumulator) -> f32 {
+        dot::sum_f32(a, first)
+    }
+    fn round(self, rounding: Rounding, _lambda: f64) -> f32 {
+        rounding.round(f64::from(self)) as f32
+    }
+}

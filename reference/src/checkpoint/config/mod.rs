@@ -1,0 +1,385 @@
+//! `config.json`, read so that nothing that changes the numbers is guessed or overlooked.
+//!
+//! transformers fills missing fields with a class's defaults, which are not the released models'
+//! values; a checkpoint whose config lost `rope_theta` still loads and answers nonsense. Here such a
+//! field is an error, a field that asks for something unsupported is an error by name, and so is a
+//! field nobody here has heard of. Both spellings are read: transformers 4 (`rope_theta`,
+//! `torch_dtype`, `rope_scaling`) and 5 (`rope_parameters`, `dtype`, `layer_types`).
+
+mod fields;
+mod gptq;
+mod known;
+mod rope;
+
+use std::fmt;
+use std::path::Path;
+
+use self::fields::Fields;
+pub use self::gptq::{Gptq, GptqFormat};
+use super::ensure_folder;
+use super::json::{self, Object};
+use crate::dtype::Dtype;
+use crate::error::{Error, Result};
+
+/// A model family that can be run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Architecture {
+    /// Qwen2ForCausalLM (Qwen2, Qwen2.5 and the R1 distills of it): biases on q, k and v.
+    Qwen2,
+    /// Qwen3ForCausalLM, dense: RMSNorm on each head's q and k, no biases in released models.
+    Qwen3,
+}
+
+impl Architecture {
+    /// The class's name in transformers.
+    pub fn class(self) -> &'static str {
+        match self {
+            Architecture::Qwen2 => "Qwen2ForCausalLM",
+            Architecture::Qwen3 => "Qwen3ForCausalLM",
+        }
+    }
+
+    fn model_type(self) -> &'static str {
+        match self {
+            Architecture::Qwen2 => "qwen2",
+            Architecture::Qwen3 => "qwen3",
+        }
+    }
+}
+
+impl fmt::Display for Architecture {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.class())
+    }
+}
+
+/// The seven linear layers of a block, in the forward's order.
+pub const LINEARS: [&str; 7] = [
+    "self_attn.q_proj",
+    "self_attn.k_proj",
+    "self_attn.v_proj",
+    "self_attn.o_proj",
+    "mlp.gate_proj",
+    "mlp.up_proj",
+    "mlp.down_proj",
+];
+
+/// A model's shape and constants.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Config {
+    /// Model family.
+    pub architecture: Architecture,
+    /// Rows of the embedding and of the head (more than the tokenizer has tokens).
+    pub vocab_size: usize,
+    /// Width of the residual stream.
+    pub hidden_size: usize,
+    /// Width of the MLP.
+    pub intermediate_size: usize,
+    /// Number of blocks.
+    pub num_hidden_layers: usize,
+    /// Query heads.
+    pub num_attention_heads: usize,
+    /// Key and value heads; divides the query heads.
+    pub num_key_value_heads: usize,
+    /// Elements of a head; even. Need not be hidden_size / num_attention_heads.
+    pub head_dim: usize,
+    /// Epsilon of every RMSNorm.
+    pub rms_norm_eps: f64,
+    /// Base of the rotary angles.
+    pub rope_theta: f64,
+    /// Whether the head is the embedding.
+    pub tie_word_embeddings: bool,
+    /// Whether q, k and v have biases (in Qwen3, o as well). True in Qwen2.
+    pub attention_bias: bool,
+    /// Longest sequence that the model was trained for.
+    pub max_position_embeddings: usize,
+    /// The dtype that the model is meant to run in.
+    pub dtype: Dtype,
+    /// Tokens that end a generation: generation_config.json's if it names any, else config.json's.
+    /// Empty when neither does.
+    pub eos_token_ids: Vec<u32>,
+    /// How the linear layers are quantised, if they are.
+    pub quantization: Option<Gptq>,
+}
+
+impl Config {
+    /// Reads `config.json` in `dir`, and `generation_config.json` and `quantize_config.json` if they
+    /// are there.
+    ///
+    /// # Errors
+    /// [`Error::Io`] when a file cannot be read; [`Error::File`] when there is no config.json, or a
+    /// field is missing, of a wrong type, out of range, contradicted by another, unsupported or unknown.
+    pub fn open(dir: &Path) -> Result<Config> {
+        ensure_folder(dir)?;
+        let path = dir.join("config.json");
+        let Some(object) = json::read_optional(&path)? else {
+            return Err(Error::file(
+                path,
+                "there is no config; expected a checkpoint as transformers saves it, with config.json beside the weights",
+            ));
+        };
+        let quantize_path = dir.join("quantize_config.json");
+        let quantize = json::read_optional(&quantize_path)?;
+        let beside = quantize.as_ref().map(|object| (quantize_path.as_path(), object));
+        let mut config = Config::build(&object, &path, beside)?;
+
+        let generation_path = dir.join("generation_config.json");
+        if let Some(object) = json::read_optional(&generation_path)? {
+            let fields = Fields::new(&generation_path, "", &object);
+            if let Some(ids) = fields.ids("eos_token_id", config.vocab_size)? {
+                config.eos_token_ids = ids;
+            }
+        }
+        Ok(config)
+    }
+
+    /// Reads the text of a `config.json`; `origin` is what errors name as its file.
+    ///
+    /// # Errors
+    /// As [`Config::open`].
+    pub fn parse(text: &str, origin: &Path) -> Result<Config> {
+        Config::build(&json::parse(text.as_bytes(), origin)?, origin, None)
+    }
+
+    fn build(object: &Object, path: &Path, beside: Option<(&Path, &Object)>) -> Result<Config> {
+        let f = Fields::new(path, "", object);
+        let architecture = architecture(&f)?;
+        let hidden_size = f.count("hidden_size", 1 << 20)?;
+        let num_hidden_layers = f.count("num_hidden_layers", 1 << 12)?;
+        let num_attention_heads = f.count("num_attention_heads", 1 << 12)?;
+        let num_key_value_heads = kv_heads(&f, num_attention_heads)?;
+        let vocab_size = f.count("vocab_size", 1 << 24)?;
+        check_activation(&f)?;
+        check_window(&f, num_hidden_layers)?;
+        let config = Config {
+            architecture,
+            vocab_size,
+            hidden_size,
+            intermediate_size: f.count("intermediate_size", 1 << 20)?,
+            num_hidden_layers,
+            num_attention_heads,
+            num_key_value_heads,
+            head_dim: head_dim(&f, architecture, hidden_size, num_attention_heads)?,
+            rms_norm_eps: eps(&f)?,
+            rope_theta: rope::theta(&f)?,
+            tie_word_embeddings: tied(&f)?,
+            attention_bias: attention_bias(&f, architecture)?,
+            max_position_embeddings: f.count("max_position_embeddings", 1 << 30)?,
+            dtype: dtype(&f)?,
+            eos_token_ids: f.ids("eos_token_id", vocab_size)?.unwrap_or_default(),
+            quantization: gptq::read(&f, beside)?,
+        };
+        known::check(&f)?;
+        config.check_packing(path)?;
+        Ok(config)
+    }
+
+    /// Rows of q_proj: all query heads.
+    pub fn q_rows(&self) -> usize {
+        self.num_attention_heads * self.head_dim
+    }
+
+    /// Rows of k_proj and of v_proj: all key/value heads.
+    pub fn kv_rows(&self) -> usize {
+        self.num_key_value_heads * self.head_dim
+    }
+
+    /// Outputs and inputs of a linear layer of a block (see [`LINEARS`]), or `None` for other names.
+    pub fn linear_shape(&self, module: &str) -> Option<[usize; 2]> {
+        Some(match module {
+            "self_attn.q_proj" => [self.q_rows(), self.hidden_size],
+            "self_attn.k_proj" | "self_attn.v_proj" => [self.kv_rows(), self.hidden_size],
+            "self_attn.o_proj" => [self.hidden_size, self.q_rows()],
+            "mlp.gate_proj" | "mlp.up_proj" => [self.intermediate_size, self.hidden_size],
+            "mlp.down_proj" => [self.hidden_size, self.intermediate_size],
+            _ => return None,
+        })
+    }
+
+    /// Whether the architecture gives a linear layer of a block a bias.
+    pub fn has_bias(&self, module: &str) -> bool {
+        self.attention_bias
+            && match module {
+                "self_attn.q_proj" | "self_attn.k_proj" | "self_attn.v_proj" => true,
+                "self_attn.o_proj" => self.architecture == Architecture::Qwen3,
+                _ => false,
+            }
+    }
+
+    /// Eight 4-bit values share a word, so both sides of a quantised layer are multiples of 8.
+    fn check_packing(&self, path: &Path) -> Result<()> {
+        let Some(gptq) = &self.quantization else { return Ok(()) };
+        for module in LINEARS.into_iter().filter(|m| gptq.covers(m)) {
+            let [n, k] = self.linear_shape(module).unwrap_or([0, 0]);
+            if n % 8 != 0 || k % 8 != 0 {
+                return Err(Error::file(
+                    path,
+                    format!(
+                        "`{module}` is {n} x {k}, but GPTQ packs eight 4-bit values into a word, so both must be multiples of 8"
+                    ),
+                ));
+            }
+        }
+        Ok(())
+    }
+}
+
+fn architecture(f: &Fields<'_>) -> Result<Architecture> {
+    let supported = "supported are Qwen2ForCausalLM (qwen2) and Qwen3ForCausalLM (qwen3), dense";
+    let classes = f.need("architectures", f.texts("architectures")?, supported)?;
+    let architecture = match classes[..] {
+        ["Qwen2ForCausalLM"] => Architecture::Qwen2,
+        ["Qwen3ForCausalLM"] => Architecture::Qwen3,
+        _ => {
+            let classes = classes.iter().map(|c| c.escape_debug().to_string()).collect::<Vec<_>>();
+            return Err(f.error("architectures", format!("names {classes:?}: {supported}")));
+        }
+    };
+    match f.text("model_type")? {
+        Some(kind) if kind != architecture.model_type() => Err(f.error(
+            "model_type",
+            format!(
+                "is `{}`, but `architectures` names {architecture}, whose type is `{}`: one of the two is wrong; {supported}",
+                kind.escape_debug(),
+                architecture.model_type()
+            ),
+        )),
+        _ => Ok(architecture),
+    }
+}
+
+fn kv_heads(f: &Fields<'_>, heads: usize) -> Result<usize> {
+    let n = f.integer("num_key_value_heads", 1..=1 << 12)?;
+    let why = "assay does not guess it (transformers would take num_attention_heads, which is wrong for every released Qwen2.5 and Qwen3): k_proj's rows divided by head_dim tell it";
+    let n = f.need("num_key_value_heads", n, why)? as usize; // 1..=2^12
+    if !heads.is_multiple_of(n) {
+        return Err(f.error(
+            "num_key_value_heads",
+            format!("is {n}, which does not divide num_attention_heads {heads}"),
+        ));
+    }
+    Ok(n)
+}
+
+fn head_dim(f: &Fields<'_>, arch: Architecture, hidden: usize, heads: usize) -> Result<usize> {
+    let dim = match (f.integer("head_dim", 1..=4096)?, arch) {
+        (Some(dim), _) => dim as usize, // 1..=4096
+        (None, Architecture::Qwen3) => {
+            let why = "Qwen3's is not hidden_size / num_attention_heads: released models have 128, and q_proj's rows divided by num_attention_heads tell it";
+            return f.need("head_dim", None, why);
+        }
+        (None, Architecture::Qwen2) if !hidden.is_multiple_of(heads) => {
+            let why = format!(
+                "and hidden_size {hidden} is not a multiple of num_attention_heads {heads}, so Qwen2's rule hidden_size / num_attention_heads gives none"
+            );
+            return f.need("head_dim", None, &why);
+        }
+        (None, Architecture::Qwen2) => hidden / heads,
+    };
+    if !dim.is_multiple_of(2) {
+        return Err(
+            f.error("head_dim", format!("is {dim}, but RoPE rotates pairs, so it must be even"))
+        );
+    }
+    Ok(dim)
+}
+
+fn eps(f: &Fields<'_>) -> Result<f64> {
+    let why = "assay does not guess it: known values are 1e-6 (Qwen2, Qwen2.5, Qwen3) and 1e-5 (some R1 distills); take it from the original config.json";
+    let eps = f.need("rms_norm_eps", f.real("rms_norm_eps")?, why)?;
+    if !(eps > 0.0 && eps <= 0.1) {
+        return Err(f.error(
+            "rms_norm_eps",
+            format!(
+                "must be positive and at most 0.1 (released models have 1e-6 or 1e-5), but is {eps}"
+            ),
+        ));
+    }
+    Ok(eps)
+}
+
+fn tied(f: &Fields<'_>) -> Result<bool> {
+    let why = "assay does not guess it: known values are true (Qwen2.5 up to 3B, Qwen3 up to 4B) and false (larger ones, R1-Distill-Qwen-1.5B); take it from the original config.json";
+    f.need("tie_word_embeddings", f.flag("tie_word_embeddings")?, why)
+}
+
+fn attention_bias(f: &Fields<'_>, arch: Architecture) -> Result<bool> {
+    match (arch, f.flag("attention_bias")?) {
+        (Architecture::Qwen2, Some(false)) => Err(f.error(
+            "attention_bias",
+            "is false, but Qwen2ForCausalLM always has biases on q, k and v: the architecture or this field is wrong",
+        )),
+        (Architecture::Qwen2, _) => Ok(true),
+        (Architecture::Qwen3, given) => Ok(given.unwrap_or(false)),
+    }
+}
+
+fn check_activation(f: &Fields<'_>) -> Result<()> {
+    let act = f.text("hidden_act")?;
+    match f.need("hidden_act", act, "expected `silu`, which every Qwen2 and Qwen3 has")? {
+        "silu" => Ok(()),
+        other => Err(f.error(
+            "hidden_act",
+            format!("is `{}`: only `silu` is supported", other.escape_debug()),
+        )),
+    }
+}
+
+fn check_window(f: &Fields<'_>, layers: usize) -> Result<()> {
+    let unsupported = "sliding-window attention is not supported yet, only full attention is";
+    let (window, active) = (f.value("sliding_window"), f.flag("use_sliding_window")?);
+    match (window, active) {
+        (_, Some(true)) => {
+            return Err(f.error("use_sliding_window", format!("is true: {unsupported}")));
+        }
+        (Some(window), None) => {
+            return Err(f.error(
+                "sliding_window",
+                format!("is {window}, but `use_sliding_window` is missing, and engines differ in what that means; add `use_sliding_window`: false if the model does not use it ({unsupported})"),
+            ));
+        }
+        _ => {}
+    }
+    let Some(types) = f.texts("layer_types")? else { return Ok(()) };
+    if let Some(i) = types.iter().position(|t| *t != "full_attention") {
+        let kind = types[i].escape_debug();
+        return Err(f.error("layer_types", format!("has `{kind}` for layer {i}: {unsupported}")));
+    }
+    if types.len() != layers {
+        return Err(f.error(
+            "layer_types",
+            format!("lists {} layers, but num_hidden_layers is {layers}", types.len()),
+        ));
+    }
+    Ok(())
+}
+
+fn dtype(f: &Fields<'_>) -> Result<Dtype> {
+    let (new, old) = (f.text("dtype")?, f.text("torch_dtype")?);
+    if let (Some(new), Some(old)) = (new, old)
+        && new != old
+    {
+        let (new, old) = (new.escape_debug(), old.escape_debug());
+        return Err(f.error(
+            "dtype",
+            format!("is `{new}`, but `torch_dtype` is `{old}`: one of the two is wrong"),
+        ));
+    }
+    let name = if new.is_some() { "dtype" } else { "torch_dtype" };
+    let why = "(`dtype`, or `torch_dtype` as transformers 4 spells it): expected bfloat16, float16 or float32";
+    Ok(match f.need("dtype", new.or(old), why)? {
+        "bfloat16" => Dtype::Bf16,
+        "float16" => Dtype::F16,
+        "float32" => Dtype::F32,
+        "float64" => Dtype::F64,
+        other => {
+            return Err(f.error(
+                name,
+                format!(
+                    "is `{}`: expected bfloat16, float16, float32 or float64",
+                    other.escape_debug()
+                ),
+            ));
+        }
+    })
+}

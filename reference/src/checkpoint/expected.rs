@@ -1,0 +1,114 @@
+//! The tensors that an architecture needs, by name, with the shape that the config implies.
+//!
+//! Names are those of transformers. A quantised layer of K inputs and N outputs, 4 bits, G groups is
+//! stored as GPTQ stores it: `.qweight` [K/8, N], `.qzeros` [G, N/8], `.scales` [G, N], `.g_idx` [K].
+
+use std::fmt;
+
+use super::config::{Architecture, Config, Gptq, LINEARS};
+use crate::dtype::Dtype;
+
+/// What a tensor is for, which says the dtypes it may have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Weights or biases of any floating-point dtype.
+    Float,
+    /// Scales of quantised weights: f16, or bf16 as some quantisers write for bf16 models.
+    Scales,
+    /// 32-bit words of eight 4-bit values.
+    Packed,
+    /// The group of each input row: i32, each from 0 to `groups` - 1.
+    GroupIndex {
+        /// Number of groups.
+        groups: usize,
+    },
+}
+
+impl Kind {
+    /// Whether a tensor of this kind may be stored as `dtype`.
+    pub fn allows(self, dtype: Dtype) -> bool {
+        match self {
+            Kind::Float => dtype.format().is_some(),
+            Kind::Scales => matches!(dtype, Dtype::F16 | Dtype::Bf16),
+            Kind::Packed | Kind::GroupIndex { .. } => dtype == Dtype::I32,
+        }
+    }
+}
+
+impl fmt::Display for Kind {
+    /// The dtypes allowed, as an error message names them.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Kind::Float => "a floating-point dtype (bf16, f16, f32 or f64)",
+            Kind::Scales => "f16 or bf16",
+            Kind::Packed => "i32 (words of eight 4-bit values)",
+            Kind::GroupIndex { .. } => "i32 (the group of each input row)",
+        })
+    }
+}
+
+/// One tensor that must be in the checkpoint.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Expected {
+    /// Name in the files.
+    pub name: String,
+    /// What it is for.
+    pub kind: Kind,
+    /// Shape, outermost first.
+    pub shape: Vec<usize>,
+}
+
+/// Every tensor that a model of this config reads, in the forward's order.
+pub fn expected(config: &Config) -> Vec<Expected> {
+    let mut all = Vec::new();
+    let float =
+        |name: String, shape: &[usize]| Expected { name, kind: Kind::Float, shape: shape.to_vec() };
+    let table = [config.vocab_size, config.hidden_size];
+    let width = [config.hidden_size];
+    all.push(float("model.embed_tokens.weight".to_owned(), &table));
+    for layer in 0..config.num_hidden_layers {
+        let at = |rest: &str| format!("model.layers.{layer}.{rest}");
+        all.push(float(at("input_layernorm.weight"), &width));
+        for module in LINEARS {
+            if module == "mlp.gate_proj" {
+                all.push(float(at("post_attention_layernorm.weight"), &width));
+            }
+            linear(&mut all, config, module, &at(module));
+            if module == "self_attn.v_proj" && config.architecture == Architecture::Qwen3 {
+                all.push(float(at("self_attn.q_norm.weight"), &[config.head_dim]));
+                all.push(float(at("self_attn.k_norm.weight"), &[config.head_dim]));
+            }
+        }
+    }
+    all.push(float("model.norm.weight".to_owned(), &width));
+    if !config.tie_word_embeddings {
+        all.push(float("lm_head.weight".to_owned(), &table));
+    }
+    all
+}
+
+/// The tensors of one linear layer, whose names begin with `prefix`.
+fn linear(all: &mut Vec<Expected>, config: &Config, module: &str, prefix: &str) {
+    let [n, k] = config.linear_shape(module).unwrap_or([0, 0]);
+    let mut push = |suffix: &str, kind: Kind, shape: Vec<usize>| {
+        all.push(Expected { name: format!("{prefix}.{suffix}"), kind, shape });
+    };
+    match config.quantization.as_ref().filter(|g| g.covers(module)) {
+        Some(gptq) => {
+            let (groups, per_word) = (gptq.groups(k), per_word(gptq));
+            push("qweight", Kind::Packed, vec![k / per_word, n]);
+            push("qzeros", Kind::Packed, vec![groups, n / per_word]);
+            push("scales", Kind::Scales, vec![groups, n]);
+            push("g_idx", Kind::GroupIndex { groups }, vec![k]);
+        }
+        None => push("weight", Kind::Float, vec![n, k]),
+    }
+    if config.has_bias(module) {
+        push("bias", Kind::Float, vec![n]);
+    }
+}
+
+/// Values in a 32-bit word.
+fn per_word(gptq: &Gptq) -> usize {
+    32 / gptq.bits as usize
+}

@@ -1,0 +1,68 @@
+//! Checkpoints: safetensors shards, their index, `config.json` and the tokenizer.
+//!
+//! A checkpoint is read as strictly as it can be, because a damaged or misread one runs and prints
+//! plausible text. Every tensor the architecture needs must be there with the shape and dtype that
+//! the config implies, every tensor in the files must be read by something, every file must have the
+//! length its own header states, and a config field that changes numbers is either understood or
+//! refused. Nothing is guessed.
+//!
+//! - [`shard`]: one safetensors file or blob, mapped or in memory, and the writer;
+//! - [`index`]: which tensor lives in which shard;
+//! - [`config`]: `config.json`, `generation_config.json` and the quantisation's description;
+//! - [`expected`]: the tensors that an architecture needs;
+//! - [`weights`]: [`Checkpoint`], all of the above held against each other;
+//! - [`tokenizer`]: text to token ids and back.
+
+pub mod config;
+pub mod expected;
+mod header;
+pub mod index;
+mod json;
+pub mod shard;
+pub mod tokenizer;
+pub mod weights;
+mod writer;
+
+pub use config::{Architecture, Config, Gptq, GptqFormat};
+pub use expected::{Expected, Kind, expected};
+pub use index::Files;
+pub use shard::{Shard, to_bytes, write};
+pub use tokenizer::Tokenizer;
+pub use weights::Checkpoint;
+
+use std::path::Path;
+
+use crate::error::{Error, Result};
+
+/// Checks that `dir` is a folder.
+pub(crate) fn ensure_folder(dir: &Path) -> Result<()> {
+    match std::fs::metadata(dir) {
+        Ok(meta) if meta.is_dir() => Ok(()),
+        Ok(_) => Err(Error::file(
+            dir,
+            "is not a folder; give the folder that holds config.json and the weights",
+        )),
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => Err(Error::file(
+            dir,
+            "there is no such folder; give the one that holds config.json and the weights",
+        )),
+        Err(e) => Err(Error::io(dir)(e)),
+    }
+}
+
+/// At most five of `names`, quoted, and how many more there are.
+pub(crate) fn list<'a>(names: impl IntoIterator<Item = &'a str>) -> String {
+    const SHOWN: usize = 5;
+    let mut names = names.into_iter();
+    let shown: Vec<String> =
+        names.by_ref().take(SHOWN).map(|n| format!("`{}`", n.escape_debug())).collect();
+    match names.count() {
+        0 => shown.join(", "),
+        more => format!("{} and {more} more", shown.join(", ")),
+    }
+}
+
+/// `1 tensor`, `2 tensors`.
+pub(crate) fn plural(n: usize, what: &str) -> String {
+    format!("{n} {what}{}", if n == 1 { "" } else { "s" })
+}

@@ -1,0 +1,319 @@
+//! The tensors in the files against those that the config implies.
+
+use std::collections::BTreeSet;
+
+use crate::checkpoint::config::{Architecture, Config, LINEARS};
+use crate::checkpoint::expected::{Expected, Kind};
+use crate::checkpoint::index::Files;
+use crate::checkpoint::{list, plural};
+use crate::error::{Error, Result};
+use crate::tensor::Tensor;
+
+const HEAD: &str = "lm_head.weight";
+const EMBEDDING: &str = "model.embed_tokens.weight";
+
+/// Checks the files against `expected`; gives warnings. Wrong shapes are reported before missing
+/// tensors, because they tell more about a wrong config.
+pub(super) fn check(config: &Config, files: &Files, expected: &[Expected]) -> Result<Vec<String>> {
+    for e in expected {
+        if let Some(tensor) = files.get(&e.name) {
+            check_form(config, files, e, tensor)?;
+        }
+    }
+    check_missing(config, files, expected)?;
+    let mut warnings = Vec::new();
+    check_unread(config, files, expected, &mut warnings)?;
+    check_groups(config, files, expected, &mut warnings)?;
+    note_dtypes(config, files, expected, &mut warnings);
+    Ok(warnings)
+}
+
+/// Shape and dtype of one tensor.
+fn check_form(config: &Config, files: &Files, e: &Expected, tensor: &Tensor) -> Result<()> {
+    let fail = |what: String| Err(Error::tensor(files.path_of(&e.name), &e.name, what));
+    if tensor.shape() != e.shape {
+        return fail(format!(
+            "expected shape {:?} by config.json, found {:?}{}; correct config.json, or use the config that belongs to these weights{}",
+            e.shape,
+            tensor.shape(),
+            implied(config, e, tensor),
+            hints(config, files)
+        ));
+    }
+    if !e.kind.allows(tensor.dtype()) {
+        return fail(format!(
+            "expected {}, found {}: the tensor was converted, or belongs to another model; convert the checkpoint again",
+            e.kind,
+            tensor.dtype()
+        ));
+    }
+    Ok(())
+}
+
+/// What a wrong shape says about the config.
+fn implied(config: &Config, e: &Expected, tensor: &Tensor) -> String {
+    let mut parts = e.name.rsplit('.');
+    let (suffix, module) = (parts.next().unwrap_or(""), parts.next().unwrap_or(""));
+    let differs = |axis: usize| match (tensor.shape().get(axis), e.shape.get(axis)) {
+        (Some(found), Some(expected)) if found != expected => Some(*found),
+        _ => None,
+    };
+    if let ("qzeros" | "scales", Some(groups)) = (suffix, differs(0)) {
+        return implied_groups(config, e, groups);
+    }
+    // The outputs: rows of a weight or bias, columns of packed words.
+    let outputs = match suffix {
+        "weight" | "bias" => differs(0),
+        "qweight" | "scales" => differs(1),
+        _ => None,
+    };
+    let Some(rows) = outputs else { return String::new() };
+    let (field, heads) = match module {
+        "q_proj" => ("num_attention_heads", config.num_attention_heads),
+        "k_proj" | "v_proj" => ("num_key_value_heads", config.num_key_value_heads),
+        "embed_tokens" | "lm_head" => {
+            return format!(" (its rows are the vocabulary: vocab_size is {})", config.vocab_size);
+        }
+        _ => return String::new(),
+    };
+    if !rows.is_multiple_of(heads) {
+        return format!(" ({rows} rows are no multiple of {field} {heads})");
+    }
+    format!(
+        " ({rows} rows for {field} {heads} imply head_dim {}, but config.json gives {})",
+        rows / heads,
+        config.head_dim
+    )
+}
+
+/// What a wrong number of groups says about group_size.
+fn implied_groups(config: &Config, e: &Expected, groups: usize) -> String {
+    let module = LINEARS.iter().find(|m| e.name.contains(*m));
+    let Some([_, k]) = module.and_then(|m| config.linear_shape(m)) else { return String::new() };
+    if groups == 0 || !k.is_multiple_of(groups) {
+        return String::new();
+    }
+    let given = config.quantization.as_ref().and_then(|g| g.group_size);
+    let given = given.map_or("-1".to_owned(), |size| size.to_string());
+    format!(
+        " ({groups} groups of {k} input rows imply group_size {}, but the config gives {given})",
+        k / groups
+    )
+}
+
+fn check_missing(config: &Config, files: &Files, expected: &[Expected]) -> Result<()> {
+    let missing: Vec<&Expected> =
+        expected.iter().filter(|e| files.get(&e.name).is_none()).collect();
+    let Some(first) = missing.first() else { return Ok(()) };
+    let others = match missing.len() - 1 {
+        0 => String::new(),
+        n => format!(
+            "; {} missing as well: {}",
+            plural(n, "other tensor"),
+            list(missing[1..].iter().map(|e| e.name.as_str()))
+        ),
+    };
+    let head = match first.name.as_str() {
+        HEAD => "; if this model's head is its embedding, tie_word_embeddings must be true",
+        _ => "",
+    };
+    Err(Error::tensor(
+        files.dir(),
+        &first.name,
+        format!(
+            "is missing; {} needs it with shape {:?} as {}{others}{head}{}",
+            config.architecture,
+            first.shape,
+            first.kind,
+            hints(config, files)
+        ),
+    ))
+}
+
+/// Tensors that nothing reads: each is a finding unless it is known to carry nothing.
+fn check_unread(
+    config: &Config,
+    files: &Files,
+    expected: &[Expected],
+    warnings: &mut Vec<String>,
+) -> Result<()> {
+    let read: BTreeSet<&str> = expected.iter().map(|e| e.name.as_str()).collect();
+    let (mut unread, mut zero, mut frequencies) = (Vec::new(), Vec::new(), Vec::new());
+    for name in files.names().filter(|n| !read.contains(n)) {
+        if name == HEAD && config.tie_word_embeddings {
+            check_tied(files)?;
+            warnings.push(format!("`{HEAD}` repeats the embedding to which the head is tied"));
+        } else if name.ends_with("rotary_emb.inv_freq") {
+            frequencies.push(name);
+        } else if is_spare_bias(config, name) && files.get(name).is_some_and(is_zero) {
+            zero.push(name);
+        } else {
+            unread.push(name);
+        }
+    }
+    for (names, what) in [
+        (zero, "not read, because the architecture has no such bias; all are zero"),
+        (frequencies, "not read: the frequencies follow from rope_theta"),
+    ] {
+        if !names.is_empty() {
+            let shown = list(names.iter().copied());
+            warnings.push(format!("{} {what}: {shown}", plural(names.len(), "tensor")));
+        }
+    }
+    if unread.is_empty() {
+        return Ok(());
+    }
+    let bias = match unread.iter().any(|n| n.ends_with(".bias")) {
+        true => "; a bias left out changes every number after it",
+        false => "",
+    };
+    Err(Error::file(
+        files.dir(),
+        format!(
+            "holds {} that {} never reads: {}{bias}{}. Correct config.json, or remove the tensors if they do not belong to the model",
+            plural(unread.len(), "tensor"),
+            config.architecture,
+            list(unread.iter().copied()),
+            hints(config, files)
+        ),
+    ))
+}
+
+/// A head that is stored although it is tied must be the embedding.
+fn check_tied(files: &Files) -> Result<()> {
+    if files.get(HEAD) == files.get(EMBEDDING) {
+        return Ok(());
+    }
+    Err(Error::tensor(
+        files.path_of(HEAD),
+        HEAD,
+        format!(
+            "tie_word_embeddings is true, but this tensor differs from `{EMBEDDING}`: engines that read it give other logits than those that do not. Either tie_word_embeddings must be false or the tensor removed"
+        ),
+    ))
+}
+
+/// Whether `name` is the bias of a quantised layer: quantisers write one for every layer.
+fn is_spare_bias(config: &Config, name: &str) -> bool {
+    let Some(gptq) = &config.quantization else { return false };
+    LINEARS.iter().any(|m| gptq.covers(m) && name.ends_with(&format!(".{m}.bias")))
+}
+
+fn is_zero(t: &Tensor) -> bool {
+    t.to_f64().iter().all(|&x| x == 0.0)
+}
+
+/// Group indices: within range, and as the quantisation's description says.
+fn check_groups(
+    config: &Config,
+    files: &Files,
+    expected: &[Expected],
+    warnings: &mut Vec<String>,
+) -> Result<()> {
+    let Some(gptq) = &config.quantization else { return Ok(()) };
+    let (mut unsorted, mut uneven) = (Vec::new(), Vec::new());
+    for e in expected {
+        let (Kind::GroupIndex { groups }, Some(tensor)) = (e.kind, files.get(&e.name)) else {
+            continue;
+        };
+        let size = gptq.group_size.unwrap_or(tensor.len());
+        let mut members = vec![0usize; groups];
+        let mut sorted = true;
+        for k in 0..tensor.len() {
+            let g = tensor.get_i64(k);
+            let Some(count) = usize::try_from(g).ok().and_then(|g| members.get_mut(g)) else {
+                return Err(Error::tensor(
+                    files.path_of(&e.name),
+                    &e.name,
+                    format!(
+                        "input row {k} has group {g}, but groups go from 0 to {} ({} rows in groups of {size}): group_size is wrong or the tensor is damaged",
+                        groups - 1,
+                        tensor.len()
+                    ),
+                ));
+            };
+            *count += 1;
+            sorted &= g as usize == k / size;
+        }
+        if !sorted && !gptq.desc_act {
+            unsorted.push(e.name.as_str());
+        }
+        if members.iter().any(|&n| n > size) {
+            uneven.push(e.name.as_str());
+        }
+    }
+    for (names, what) in [
+        (
+            unsorted,
+            "desc_act is false, but not every row k has group k / group_size; the groups are used as stored, while engines that trust desc_act ignore them",
+        ),
+        (uneven, "some groups have more rows than group_size; the groups are used as stored"),
+    ] {
+        if !names.is_empty() {
+            warnings.push(format!("{}: {what}", list(names)));
+        }
+    }
+    Ok(())
+}
+
+/// Notes float tensors stored in another dtype than the config's.
+fn note_dtypes(config: &Config, files: &Files, expected: &[Expected], warnings: &mut Vec<String>) {
+    let differs = |e: &&Expected| {
+        e.kind == Kind::Float && files.get(&e.name).is_some_and(|t| t.dtype() != config.dtype)
+    };
+    let names: Vec<&str> = expected.iter().filter(differs).map(|e| e.name.as_str()).collect();
+    if !names.is_empty() {
+        warnings.push(format!(
+            "{} not stored as {}, the config's dtype: {}; they are used as stored, while engines convert them when loading",
+            plural(names.len(), "tensor"),
+            config.dtype,
+            list(names.iter().copied())
+        ));
+    }
+}
+
+/// What the names in the files say about a wrong config.
+fn hints(config: &Config, files: &Files) -> String {
+    let any = |part: &str| files.names().any(|n| n.contains(part));
+    let mut hints = String::new();
+    let mut hint = |text: String| {
+        hints.push_str("; ");
+        hints.push_str(&text);
+    };
+    let qwen3 = any(".self_attn.q_norm.");
+    match config.architecture {
+        Architecture::Qwen2 if qwen3 => {
+            hint("the files hold q_norm weights, so this is Qwen3ForCausalLM".to_owned());
+        }
+        Architecture::Qwen3 if !qwen3 && any(".self_attn.q_proj.bias") => {
+            hint(
+                "the files hold biases of q_proj and no q_norm, so this is Qwen2ForCausalLM"
+                    .to_owned(),
+            );
+        }
+        _ => {}
+    }
+    if any(".mlp.experts.") {
+        hint("the files hold experts: a mixture of experts is not supported".to_owned());
+    }
+    match (&config.quantization, any(".qweight")) {
+        (None, true) => hint(
+            "the files hold packed weights (.qweight), but neither config.json's quantization_config nor quantize_config.json describes them".to_owned(),
+        ),
+        (Some(_), false) => hint("the config describes GPTQ, but no tensor is packed".to_owned()),
+        _ => {}
+    }
+    let layers = files.names().filter_map(layer_of).max().map_or(0, |l| l.saturating_add(1));
+    if layers != config.num_hidden_layers {
+        hint(format!(
+            "the files hold {layers} layers, num_hidden_layers is {}",
+            config.num_hidden_layers
+        ));
+    }
+    hints
+}
+
+/// The layer that a tensor's name says it belongs to.
+fn layer_of(name: &str) -> Option<usize> {
+    name.strip_prefix("model.layers.")?.split('.').next()?.parse().ok()
+}

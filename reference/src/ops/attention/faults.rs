@@ -1,0 +1,160 @@
+//! The catalogue of attention faults.
+
+use super::{Attention, KvHead, Lost, MaskCorner, Params, Rescale};
+use crate::dtype::{Dtype, Rounding};
+use crate::ops::{Fault, Setup, Tensors, store_faults};
+use crate::policy::Transform;
+
+type S = Setup<Attention>;
+
+pub(super) fn catalogue(params: &Params, tensors: &Tensors) -> Vec<Fault<Attention>> {
+    let (Some(q), Some(k)) = (tensors.get("q"), tensors.get("k")) else { return Vec::new() };
+    let (&[t, hq, d], &[s, hkv, _]) = (q.shape(), k.shape()) else { return Vec::new() };
+    let mut faults = masks(t, s);
+    if hkv > 1 && hkv < hq {
+        faults.push(Fault::new(
+            "A143",
+            "kv_head_modulo",
+            format!("query head h reads kv head h mod {hkv} instead of h / {}", hq / hkv),
+            |s: &mut S| s.params.kv_head = KvHead::Modulo,
+        ));
+    }
+    faults.extend(scales(params, d));
+    faults.extend(rescales(s));
+    faults.extend(precision());
+    faults.extend(store_faults("A154"));
+    faults
+}
+
+fn masks(t: usize, s: usize) -> Vec<Fault<Attention>> {
+    let mut faults = Vec::new();
+    let mut mask = |code, slug, detail: &str, mask: MaskCorner| {
+        faults.push(Fault::new(code, slug, detail, move |s: &mut S| s.params.mask = mask));
+    };
+    if t < s {
+        mask(
+            "A140",
+            "mask_upper_left",
+            "the causal mask is aligned to the upper left, so a cache hides from the queries",
+            MaskCorner::UpperLeft,
+        );
+    }
+    mask("A141", "future_key_visible", "each query sees one key past its own", MaskCorner::OnePast);
+    if t > 1 {
+        mask("A142", "mask_missing", "queries see all keys, the future too", MaskCorner::None);
+    }
+    let mut lost = |code, slug, detail: String, lost: Lost| {
+        faults.push(Fault::new(code, slug, detail, move |s: &mut S| s.params.lost = lost));
+    };
+    lost(
+        "A144",
+        "newest_key_dropped",
+        format!("the last key of the sequence (position {}) is left out", s - 1),
+        Lost::Newest,
+    );
+    lost(
+        "A145",
+        "diagonal_key_dropped",
+        "each query misses the key of its own position".into(),
+        Lost::Diagonal,
+    );
+    lost("A146", "first_key_dropped", "key 0 is left out".into(), Lost::First);
+    for window in [8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096] {
+        if window < s {
+            lost(
+                "A147",
+                "window_honoured",
+                format!("keys more than {window} back are hidden (a sliding window that is off)"),
+                Lost::Window(window),
+            );
+        }
+    }
+    for sentinel in [-1e4, -5e4, -65504.0] {
+        faults.push(Fault::new(
+            "A148",
+            "finite_mask",
+            format!("masked scores become {sentinel} instead of -inf and leak"),
+            move |s: &mut S| s.params.sentinel = Some(sentinel),
+        ));
+    }
+    faults
+}
+
+fn scales(params: &Params, d: usize) -> Vec<Fault<Attention>> {
+    let mut faults = Vec::new();
+    let mut add = |scale: f64, text: String| {
+        if (scale / params.scale - 1.0).abs() > 1e-9 {
+            faults.push(Fault::new(
+                "A149",
+                "wrong_scale",
+                format!("scores are scaled by {text} instead of {:.6}", params.scale),
+                move |s: &mut S| s.params.scale = scale,
+            ));
+        }
+    };
+    for n in [32, 48, 64, 80, 96, 112, 120, 128, 160, 192, 256] {
+        add(1.0 / f64::from(n).sqrt(), format!("1/sqrt({n})"));
+    }
+    add(1.0 / d as f64, format!("1/{d}"));
+    add(1.0, "1 (left out)".into());
+    add(params.scale * params.scale, "the scale twice".into());
+    faults
+}
+
+fn rescales(s: usize) -> Vec<Fault<Attention>> {
+    let mut faults = Vec::new();
+    for block in [16, 32, 64, 128] {
+        if block >= s {
+            break;
+        }
+        for at in [Some(1), None] {
+            for numerator in [true, false] {
+                let (code, slug, what) = if numerator {
+                    ("A14A", "tile_not_rescaled", "the accumulated P V")
+                } else {
+                    ("A14B", "denominator_not_rescaled", "the running sum")
+                };
+                let place = at.map_or("any key tile".into(), |n: usize| format!("key tile {n}"));
+                let rescale = Rescale { block, at, numerator };
+                faults.push(Fault::new(
+                    code,
+                    slug,
+                    format!("{what} is not rescaled at {place} of {block} keys"),
+                    move |s: &mut S| s.params.rescale = Some(rescale),
+                ));
+            }
+        }
+    }
+    faults
+}
+
+fn precision() -> Vec<Fault<Attention>> {
+    let mut faults = Vec::new();
+    for (dtype, code, slug) in
+        [(Dtype::Bf16, "A14C", "scores_bf16"), (Dtype::F16, "A14D", "scores_f16")]
+    {
+        for points in [&["scores"][..], &["qk"], &["qk", "scores"]] {
+            faults.push(Fault::new(
+                code,
+                slug,
+                format!("{} are rounded to {dtype}", points.join(" and ")),
+                move |s: &mut S| points.iter().for_each(|p| s.policy.round_at(p, dtype)),
+            ));
+        }
+    }
+    for block in [None, Some(16), Some(32), Some(64), Some(128)] {
+        let relative = block.map_or("the final maximum".into(), |b| {
+            format!("the running maximum of {b} keys")
+        });
+        faults.push(Fault::new(
+            "A14E",
+            "probs_truncated",
+            format!("P is truncated to bf16 relative to {relative}"),
+            move |s: &mut S| {
+                s.params.probs_block = block;
+                s.policy.at("probs", Transform::Round(Rounding::toward_zero(Dtype::Bf16)));
+            },
+        ));
+    }
+    faults
+}

@@ -1,0 +1,288 @@
+//! `matmul`: y[m, n] = sum_k x[m, k] weight[n, k] + bias[n], torch's `nn.functional.linear`.
+//!
+//! Shapes: x [..., K], weight [N, K] (torch's Linear layout), bias [N] or absent; output [..., N].
+//! Products of bf16 are exact in f32; the sum accumulates in f32 in any order.
+//! Points: `x` (a row of x before the products), `accumulated` (the sum before the bias), `output`.
+//! Conventions: the bias joins the f32 accumulator (one rounding), or is added to the stored product
+//! (two roundings, as an eager framework without a fused epilogue does).
+//! Non-finite values follow IEEE. K = 0 is refused.
+//!
+//! Source: <https://docs.pytorch.org/docs/stable/generated/torch.nn.functional.linear.html>
+
+use serde::{Deserialize, Serialize};
+
+use super::{
+    ArgSpec, Fault, Inputs, Knob, Op, Out, OutSpec, Residual, Setup, Tensors, Tile, gain_faults, need,
+    store_faults,
+};
+use crate::arith::Real;
+use crate::dtype::Dtype;
+use crate::error::{Error, Result};
+use crate::policy::{Accumulator, At, Order, Policy, Transform};
+
+/// How the weight's memory is read.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Layout {
+    /// [N, K]: torch's Linear.
+    #[default]
+    OutIn,
+    /// [K, N]: as a GPTQ dequantisation leaves it.
+    InOut,
+    /// The memory of [N, K] read as if it were [K, N]: a fault.
+    Misread,
+}
+
+/// Which element of the bias an output gets.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Bias {
+    /// bias[n].
+    #[default]
+    ByColumn,
+    /// bias[m mod N]: a fault.
+    ByRow,
+    /// None although there is one: a fault.
+    Dropped,
+}
+
+/// Semantic knobs; shapes come from the tensors.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Params {
+    /// Memory layout of the weight.
+    pub layout: Layout,
+    /// Bias indexing.
+    pub bias: Bias,
+}
+
+/// The op.
+#[derive(Debug)]
+pub struct Matmul;
+
+/// (M, K, N) of checked arguments.
+fn dims(params: &Params, x: &[usize], w: &[usize]) -> (usize, usize, usize) {
+    let k = x.last().copied().unwrap_or(1);
+    let m = x.iter().product::<usize>() / k;
+    let n = if params.layout == Layout::InOut { w[1] } else { w[0] };
+    (m, k, n)
+}
+
+impl Op for Matmul {
+    const NAME: &'static str = "matmul";
+    const SUMMARY: &'static str = "x weight^T + bias, torch's linear";
+    const ARGS: &'static [ArgSpec] = &[
+        ArgSpec::new("x", "[..., K] activations"),
+        ArgSpec::new("weight", "[N, K] weights"),
+        ArgSpec::optional("bias", "[N]"),
+    ];
+    const POINTS: &'static [&'static str] = &["x", "accumulated", "output"];
+    type Params = Params;
+
+    fn check(params: &Params, tensors: &Tensors) -> Result<Vec<OutSpec>> {
+        let x = need(Self::NAME, tensors, "x", true)?;
+        let w = need(Self::NAME, tensors, "weight", true)?;
+        let k = x.cols();
+        let reduced = if params.layout == Layout::InOut { 0 } else { 1 };
+        if w.shape().len() != 2 || w.shape()[reduced] != k {
+            return Err(Error::arg(
+                Self::NAME,
+                "weight",
+                format!("must have {k} in dimension {reduced} of two, has shape {:?}", w.shape()),
+            ));
+        }
+        let n = w.shape()[1 - reduced];
+        if let Some(b) = tensors.get("bias") {
+            need(Self::NAME, tensors, "bias", true)?;
+            if b.shape() != [n] {
+                return Err(Error::arg(
+                    Self::NAME,
+                    "bias",
+                    format!("must have shape [{n}], has {:?}", b.shape()),
+                ));
+            }
+        }
+        let mut shape = x.shape().to_vec();
+        *shape.last_mut().expect("x is not empty") = n;
+        Ok(OutSpec::output(shape))
+    }
+
+    fn eval<R: Real>(
+        params: &Params,
+        inputs: &Inputs<'_, R>,
+        policy: &Policy,
+        tile: &Tile,
+    ) -> Vec<Out<R>> {
+        use rayon::prelude::*;
+        let (x, w) = (inputs.req("x"), inputs.req("weight"));
+        let (m, k, n) = dims(params, x.shape(), w.shape());
+        let (rows, cols) = (tile.rows_of(m), tile.cols_of(n));
+        let xs: Vec<Vec<R>> = rows
+            .iter()
+            .map(|&r| {
+                let mut row = x.row(r);
+                policy.apply("x", &mut row);
+                row
+            })
+            .collect();
+        let bias = inputs.get("bias").filter(|_| params.bias != Bias::Dropped);
+        let columns: Vec<Vec<R>> = cols
+            .par_iter()
+            .map(|&c| {
+                let weight = match params.layout {
+                    Layout::OutIn => w.row(c),
+                    Layout::InOut | Layout::Misread => (0..k).map(|i| w.at(i * n + c)).collect(),
+                };
+                let one = |(row, &r): (&Vec<R>, &usize)| {
+                    let sum = R::dot(row, &weight, 0, &policy.acc);
+                    let sum = policy.apply_one("accumulated", sum);
+                    let Some(bias) = bias else { return sum };
+                    let b = if params.bias == Bias::ByRow { bias.at(r % n) } else { bias.at(c) };
+                    sum.add(b)
+                };
+                xs.iter().zip(&rows).map(one).collect()
+            })
+            .collect();
+        let mut data = Vec::with_capacity(rows.len() * cols.len());
+        for r in 0..rows.len() {
+            data.extend(columns.iter().map(|c| policy.apply_one("output", c[r])));
+        }
+        vec![Out { name: "output", data }]
+    }
+
+    fn knobs(_params: &Params) -> Vec<Knob<Self>> {
+        vec![Knob::new("bias", "in_accumulator").or("after_store", |s: &mut Setup<Self>| {
+            if s.tensors.contains_key("bias") {
+                s.policy.round_at("accumulated", s.policy.output.dtype);
+            }
+        })]
+    }
+
+    fn faults(params: &Params, tensors: &Tensors) -> Vec<Fault<Self>> {
+        let (Some(x), Some(w)) = (tensors.get("x"), tensors.get("weight")) else {
+            return Vec::new();
+        };
+        let (m, k, n) = dims(params, x.shape(), w.shape());
+        let mut faults = range_faults(k);
+        faults.extend(accumulator_faults(k));
+        if tensors.contains_key("bias") {
+            faults.push(Fault::new("A112", "bias_dropped", "the bias is not added", |s: &mut Setup<Self>| {
+                s.params.bias = Bias::Dropped;
+            }));
+            if m > 1 {
+                faults.push(Fault::new(
+                    "A113",
+                    "bias_by_row",
+                    "the bias is indexed by the row of the output instead of the column",
+                    |s: &mut Setup<Self>| s.params.bias = Bias::ByRow,
+                ));
+            }
+        }
+        if n > 1 && k > 1 && params.layout == Layout::OutIn {
+            faults.push(Fault::new(
+                "A114",
+                "weight_transposed",
+                "the memory of weight [N, K] is read as [K, N]",
+                |s: &mut Setup<Self>| s.params.layout = Layout::Misread,
+            ));
+        }
+        faults.extend(store_faults("A111"));
+        faults
+    }
+
+    fn propose(_params: &Params, residual: &Residual<'_>) -> Vec<Fault<Self>> {
+        gain_faults("A115", residual)
+    }
+}
+
+/// Terms of the sum that are missing or counted twice.
+fn range_faults(k: usize) -> Vec<Fault<Matmul>> {
+    let scale = |range: std::ops::Range<usize>, by: f64| {
+        move |s: &mut Setup<Matmul>| {
+            s.policy.at("x", Transform::Scale { at: At::Range(range.clone()), by });
+        }
+    };
+    let mut faults = Vec::new();
+    for tile in [8, 16, 32, 64, 128, 256] {
+        let whole = k / tile * tile;
+        if whole < k && whole > 0 {
+            faults.push(Fault::new(
+                "A110",
+                "k_tail_dropped",
+                format!("terms {whole}..{k} of the sum are missing: the tail of a K tile of {tile}"),
+                scale(whole..k, 0.0),
+            ));
+        }
+    }
+    for limit in [1024, 2048, 4096, 8192, 16384] {
+        if limit < k {
+            faults.push(Fault::new(
+                "A116",
+                "k_limit",
+                format!("terms beyond {limit} of {k} are missing"),
+                scale(limit..k, 0.0),
+            ));
+        }
+    }
+    for tile in [8, 16, 32, 64, 128] {
+        if tile < k {
+            let last = (k - 1) / tile * tile;
+            for (range, which) in [(0..tile, "first"), (last..k, "last")] {
+                faults.push(Fault::new(
+                    "A117",
+                    "k_range_repeated",
+                    format!("the {which} K tile of {tile} is counted twice"),
+                    scale(range.clone(), 2.0),
+                ));
+                // A partial last tile is the tail above.
+                if which == "first" || k % tile == 0 {
+                    faults.push(Fault::new(
+                        "A118",
+                        "k_range_dropped",
+                        format!("the {which} K tile of {tile} is not counted"),
+                        scale(range, 0.0),
+                    ));
+                }
+            }
+        }
+    }
+    for (keep, which) in [(0..1, "even"), (1..2, "odd")] {
+        faults.push(Fault::new(
+            "A119",
+            "k_strided",
+            format!("the {which} terms of the sum are missing"),
+            move |s: &mut Setup<Matmul>| {
+                let at = At::Lanes { modulus: 2, keep: keep.clone() };
+                s.policy.at("x", Transform::Scale { at, by: 0.0 });
+            },
+        ));
+    }
+    faults
+}
+
+/// Accumulators narrower than f32, by exact emulation of the usual orders.
+fn accumulator_faults(k: usize) -> Vec<Fault<Matmul>> {
+    let mut faults = Vec::new();
+    for (dtype, slug, code) in
+        [(Dtype::Bf16, "accumulator_bf16", "A11A"), (Dtype::F16, "accumulator_f16", "A11B")]
+    {
+        for every in [1usize, 4, 8, 16, 32, 64, 128] {
+            if every > 1 && every >= k {
+                break;
+            }
+            for fma in [true, false] {
+                let acc = Accumulator { dtype, order: Order::Blocks(every), fma };
+                faults.push(Fault::new(
+                    code,
+                    slug,
+                    format!(
+                        "the running sum is rounded to {dtype} after every {every} terms{}",
+                        if fma { " (fused)" } else { "" }
+                    ),
+                    move |s: &mut Setup<Matmul>| s.policy.acc = acc,
+                ));
+            }
+        }
+    }
+    faults
+}

@@ -1,0 +1,112 @@
+//! The ops: each a family of variants.
+//!
+//! An op is defined once, over [`Real`]; its *params* hold shapes, flags and every semantic knob as
+//! enums whose default is right. What the field does differently is either a [`Knob`]'s choice (a
+//! legitimate convention) or a [`Fault`]. Both are edits of a [`Setup`]: of params, policy, or the
+//! case's tensors. To add an op: one folder with a type that implements [`Op`], and one word in
+//! [`ops!`](visit) below.
+
+mod args;
+mod variant;
+
+pub mod add;
+pub mod argmax;
+pub mod attention;
+pub mod embedding;
+pub mod gptq_dequant;
+pub mod gptq_gemm;
+pub mod matmul;
+pub mod rms_norm;
+pub mod rope;
+pub mod silu_mul;
+pub mod softmax;
+
+pub use args::{Arg, ArgSpec, Inputs, Out, OutSpec, Tensors, Tile, need};
+pub use variant::{Choice, Edit, Fault, Knob, Residual, Scope, Setup, gain_faults, store_faults};
+
+use serde::{Serialize, de::DeserializeOwned};
+
+use crate::arith::Real;
+use crate::error::Result;
+use crate::policy::Policy;
+
+/// A mathematical operation with its variants.
+pub trait Op: Sized + Send + Sync + 'static {
+    /// The op's name: `rms_norm`.
+    const NAME: &'static str;
+    /// One line for `assay list`.
+    const SUMMARY: &'static str;
+    /// Arguments by name.
+    const ARGS: &'static [ArgSpec];
+    /// Named points at which a policy can act.
+    const POINTS: &'static [&'static str];
+    /// Shapes, flags and semantic knobs.
+    type Params: Clone + PartialEq + std::fmt::Debug + Serialize + DeserializeOwned + Send + Sync;
+
+    /// Checks shapes and values against the contract and returns the outputs' shapes.
+    ///
+    /// # Errors
+    /// Names the argument, the expectation and what was given.
+    fn check(params: &Self::Params, tensors: &Tensors) -> Result<Vec<OutSpec>>;
+
+    /// Evaluates the tile's elements, before the rounding of the output. Call [`Op::check`] first.
+    fn eval<R: Real>(
+        params: &Self::Params,
+        inputs: &Inputs<'_, R>,
+        policy: &Policy,
+        tile: &Tile,
+    ) -> Vec<Out<R>>;
+
+    /// Legitimate conventions, the default choice first.
+    fn knobs(params: &Self::Params) -> Vec<Knob<Self>>;
+
+    /// The catalogue of faults.
+    fn faults(params: &Self::Params, tensors: &Tensors) -> Vec<Fault<Self>>;
+
+    /// Faults with a free parameter, solved from the residual.
+    fn propose(_params: &Self::Params, _residual: &Residual<'_>) -> Vec<Fault<Self>> {
+        Vec::new()
+    }
+
+    /// The policy of an implementation that stores `dtype` and rounds nothing inside.
+    fn policy(dtype: crate::Dtype) -> Policy {
+        Policy::stored_as(dtype)
+    }
+}
+
+/// Code that works for every op; see [`visit`].
+pub trait Visitor {
+    /// Result of the visit.
+    type Out;
+    /// Called with the op's type.
+    fn visit<O: Op>(self) -> Self::Out;
+}
+
+macro_rules! ops {
+    ($($module:ident :: $ty:ident),* $(,)?) => {
+        /// Names of all ops, in the order of the registration.
+        pub const NAMES: &[&str] = &[$(<$module::$ty as Op>::NAME),*];
+
+        /// Calls the visitor with the op named `name`; `None` when there is none.
+        pub fn visit<V: Visitor>(name: &str, visitor: V) -> Option<V::Out> {
+            $(if name == <$module::$ty as Op>::NAME {
+                return Some(visitor.visit::<$module::$ty>());
+            })*
+            None
+        }
+    };
+}
+
+ops! {
+    embedding::Embedding,
+    rms_norm::RmsNorm,
+    matmul::Matmul,
+    gptq_dequant::GptqDequant,
+    gptq_gemm::GptqGemm,
+    rope::Rope,
+    softmax::Softmax,
+    attention::Attention,
+    silu_mul::SiluMul,
+    add::Add,
+    argmax::Argmax,
+}

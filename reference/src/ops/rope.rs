@@ -1,0 +1,262 @@
+//! `rope`: rotary position embedding of query or key heads.
+//!
+//! Shapes: x [T, H, D], positions [T]; output [T, H, D]. With angle a(t, i) = positions[t] *
+//! theta^(-2i/D) for i < D/2 and the half-split pairing of Qwen, y[i] = x[i] cos a - x[i + D/2] sin a
+//! and y[i + D/2] = x[i + D/2] cos a + x[i] sin a.
+//! Points: `table` (cos and sin), `product`, `output`.
+//! Conventions: `angle=f32` is transformers': the inverse frequency and its product with the position
+//! are rounded to f32 (at position 32767 the cosine differs from f64's by 1.8e-3); `angle=f64` rounds
+//! neither. `table=stored` keeps cos and sin in the model's dtype, as transformers and vLLM do;
+//! `product=stored` rounds each product there, as an eager framework does.
+//!
+//! Source: <https://arxiv.org/abs/2104.09864>
+
+use serde::{Deserialize, Serialize};
+
+use super::{
+    ArgSpec, Fault, Inputs, Knob, Op, Out, OutSpec, Residual, Setup, Tensors, Tile, gain_faults, need,
+    store_faults,
+};
+use crate::arith::{Real, math};
+use crate::dtype::{Dtype, Rounding};
+use crate::error::{Error, Result};
+use crate::policy::Policy;
+
+/// Which elements form a rotated pair.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Pairing {
+    /// (i, i + D/2).
+    #[default]
+    Halves,
+    /// (2i, 2i + 1), GPT-J's: a fault for Qwen.
+    Adjacent,
+}
+
+/// Precision in which the angle is formed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Angle {
+    /// inv_freq and the product rounded to f32.
+    #[default]
+    F32,
+    /// Neither rounded.
+    F64,
+    /// inv_freq and position rounded to bf16: a fault.
+    Bf16,
+}
+
+/// Semantic knobs.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Params {
+    /// Base of the frequencies, from the config.
+    pub theta: f64,
+    /// Pairing.
+    #[serde(default)]
+    pub pairing: Pairing,
+    /// Precision of the angle.
+    #[serde(default)]
+    pub angle: Angle,
+    /// Added to every position: a fault unless 0.
+    #[serde(default)]
+    pub offset: i64,
+    /// How many times the rotation is applied: a fault unless 1.
+    #[serde(default = "once")]
+    pub times: u32,
+    /// Rotation by minus the angle: a fault.
+    #[serde(default)]
+    pub inverse: bool,
+}
+
+fn once() -> u32 {
+    1
+}
+
+impl Params {
+    /// The right op with `theta`.
+    pub fn new(theta: f64, angle: Angle) -> Params {
+        Params { theta, pairing: Pairing::Halves, angle, offset: 0, times: 1, inverse: false }
+    }
+}
+
+/// The op.
+#[derive(Debug)]
+pub struct Rope;
+
+/// (cos, sin) of one position for i < D/2.
+fn table<R: Real>(params: &Params, position: i64, d: usize, policy: &Policy) -> (Vec<R>, Vec<R>) {
+    let f32_ = Rounding::nearest(Dtype::F32);
+    let u = f32_.dtype.unit_roundoff();
+    let p = (position + params.offset) as f64;
+    let (mut cos, mut sin) = (Vec::with_capacity(d / 2), Vec::with_capacity(d / 2));
+    for i in 0..d / 2 {
+        let inv = math::pow(params.theta, -2.0 * i as f64 / d as f64);
+        // The radius of the angle: libraries' f32 powers differ by an ulp or two.
+        let (angle, radius) = match params.angle {
+            Angle::F64 => (p * inv, (p * inv).abs() * 8.0 * Dtype::F64.unit_roundoff()),
+            Angle::F32 => {
+                let inv32 = f32_.round(inv);
+                let pow_error = if i == 0 { 0.0 } else { 3.0 * u * inv.abs() };
+                let a = f32_.round(p * inv32);
+                let product = if a == p * inv32 { 0.0 } else { u * a.abs() };
+                (a, p.abs() * pow_error + product)
+            }
+            Angle::Bf16 => {
+                let bf = Rounding::nearest(Dtype::Bf16);
+                (bf.round(f32_.round(bf.round(p) * bf.round(inv))), 0.0)
+            }
+        };
+        let angle = if params.inverse { -angle } else { angle };
+        let table_u = if params.angle == Angle::F64 && policy.acc.dtype == Dtype::F64 {
+            Dtype::F64.unit_roundoff()
+        } else {
+            u
+        };
+        let value = |v: f64| {
+            if radius == 0.0 && v.abs() == 1.0 || v == 0.0 {
+                R::lift(v)
+            } else {
+                R::approx(v, radius + 2.0 * table_u)
+            }
+        };
+        cos.push(value(math::cos(angle)));
+        sin.push(value(math::sin(angle)));
+    }
+    policy.apply("table", &mut cos);
+    policy.apply("table", &mut sin);
+    (cos, sin)
+}
+
+fn rotate<R: Real>(x: &[R], cos: &[R], sin: &[R], pairing: Pairing, policy: &Policy) -> Vec<R> {
+    let half = x.len() / 2;
+    let mut out = x.to_vec();
+    for i in 0..half {
+        let (a, b) = match pairing {
+            Pairing::Halves => (i, i + half),
+            Pairing::Adjacent => (2 * i, 2 * i + 1),
+        };
+        let mut products =
+            [x[a].mul(cos[i]), x[b].mul(sin[i]), x[b].mul(cos[i]), x[a].mul(sin[i])];
+        policy.apply("product", &mut products);
+        out[a] = products[0].sub(products[1]);
+        out[b] = products[2].add(products[3]);
+    }
+    out
+}
+
+impl Op for Rope {
+    const NAME: &'static str = "rope";
+    const SUMMARY: &'static str = "rotary position embedding";
+    const ARGS: &'static [ArgSpec] =
+        &[ArgSpec::new("x", "[T, H, D] heads"), ArgSpec::new("positions", "[T] integers")];
+    const POINTS: &'static [&'static str] = &["table", "product", "output"];
+    type Params = Params;
+
+    fn check(params: &Params, tensors: &Tensors) -> Result<Vec<OutSpec>> {
+        let x = need(Self::NAME, tensors, "x", true)?;
+        let positions = need(Self::NAME, tensors, "positions", false)?;
+        let &[t, _, d] = x.shape() else {
+            return Err(Error::arg(Self::NAME, "x", format!("must be [T, H, D], is {:?}", x.shape())));
+        };
+        if d % 2 != 0 {
+            return Err(Error::arg(Self::NAME, "x", format!("head_dim must be even, is {d}")));
+        }
+        if positions.shape() != [t] {
+            let what = format!("must have shape [{t}], has {:?}", positions.shape());
+            return Err(Error::arg(Self::NAME, "positions", what));
+        }
+        if !(params.theta.is_finite() && params.theta > 0.0) {
+            return Err(Error::arg(Self::NAME, "theta", format!("must be > 0, is {}", params.theta)));
+        }
+        Ok(OutSpec::output(x.shape()))
+    }
+
+    fn eval<R: Real>(
+        params: &Params,
+        inputs: &Inputs<'_, R>,
+        policy: &Policy,
+        tile: &Tile,
+    ) -> Vec<Out<R>> {
+        let (x, positions) = (inputs.req("x"), inputs.req("positions"));
+        let &[t, heads, d] = x.shape() else { unreachable!("checked") };
+        let tables: Vec<_> =
+            (0..t).map(|i| table::<R>(params, positions.int(i), d, policy)).collect();
+        Out::by_rows(tile, t * heads, |r| {
+            let (cos, sin) = &tables[r / heads];
+            let mut row = x.row(r);
+            for _ in 0..params.times {
+                row = rotate(&row, cos, sin, params.pairing, policy);
+            }
+            policy.apply("output", &mut row);
+            row
+        })
+    }
+
+    fn knobs(params: &Params) -> Vec<Knob<Self>> {
+        let angle = match params.angle {
+            Angle::F64 => Knob::new("angle", "f64").or("f32", |s: &mut Setup<Self>| s.params.angle = Angle::F32),
+            _ => Knob::new("angle", "f32").or("f64", |s: &mut Setup<Self>| s.params.angle = Angle::F64),
+        };
+        let stored = |point: &'static str| {
+            Knob::new(point, "f32").or("stored", move |s: &mut Setup<Self>| {
+                s.policy.round_at(point, s.policy.output.dtype);
+            })
+        };
+        vec![angle, stored("table"), stored("product")]
+    }
+
+    fn faults(params: &Params, tensors: &Tensors) -> Vec<Fault<Self>> {
+        let mut faults = Vec::new();
+        for theta in [1e3, 1e4, 1e5, 5e5, 1e6, 5e6, 1e7] {
+            if theta != params.theta {
+                faults.push(Fault::new(
+                    "A130",
+                    "wrong_theta",
+                    format!("theta is {theta} instead of {}", params.theta),
+                    move |s: &mut Setup<Self>| s.params.theta = theta,
+                ));
+            }
+        }
+        faults.push(Fault::new(
+            "A131",
+            "pairing_adjacent",
+            "elements (2i, 2i + 1) are rotated instead of (i, i + D/2)",
+            |s: &mut Setup<Self>| s.params.pairing = Pairing::Adjacent,
+        ));
+        let first = tensors.get("positions").filter(|p| !p.is_empty()).map_or(0, |p| p.get_i64(0));
+        for offset in [1, -1, -first] {
+            if offset != 0 && (offset.abs() == 1 || first > 1) {
+                faults.push(Fault::new(
+                    "A132",
+                    "position_offset",
+                    format!("positions are shifted by {offset}"),
+                    move |s: &mut Setup<Self>| s.params.offset = offset,
+                ));
+            }
+        }
+        for (times, slug, code, detail) in [
+            (0, "skipped", "A133", "the rotation is left out"),
+            (2, "applied_twice", "A134", "the rotation is applied twice"),
+        ] {
+            faults.push(Fault::new(code, slug, detail, move |s: &mut Setup<Self>| {
+                s.params.times = times;
+            }));
+        }
+        faults.push(Fault::new("A135", "inverse", "the rotation goes by minus the angle", |s: &mut Setup<Self>| {
+            s.params.inverse = true;
+        }));
+        faults.push(Fault::new(
+            "A136",
+            "angle_bf16",
+            "inverse frequency and position are rounded to bf16 before their product",
+            |s: &mut Setup<Self>| s.params.angle = Angle::Bf16,
+        ));
+        faults.extend(store_faults("A137"));
+        faults
+    }
+
+    fn propose(_params: &Params, residual: &Residual<'_>) -> Vec<Fault<Self>> {
+        gain_faults("A138", residual)
+    }
+}

@@ -1,0 +1,120 @@
+//! `silu_mul`: y = silu(gate) * up, with silu(g) = g / (1 + e^-g): the SwiGLU of Qwen's MLP.
+//!
+//! Shapes: gate, up [..., D]; output [..., D]. Arithmetic in f32.
+//! Points: `silu` (the activation before the product), `output`.
+//! Conventions: an eager framework stores silu(gate) in the model's dtype (`silu=stored`).
+//! silu(-inf) is NaN by IEEE (-inf / inf); silu(inf) is inf.
+//!
+//! Source: <https://arxiv.org/abs/2002.05202>
+
+use serde::{Deserialize, Serialize};
+
+use super::{
+    ArgSpec, Fault, Inputs, Knob, Op, Out, OutSpec, Residual, Setup, Tensors, Tile, gain_faults, need,
+    store_faults,
+};
+use crate::arith::Real;
+use crate::error::{Error, Result};
+use crate::policy::Policy;
+
+/// The activation.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Activation {
+    /// g / (1 + e^-g).
+    #[default]
+    Silu,
+    /// 1 / (1 + e^-g): a fault.
+    Sigmoid,
+    /// g: a fault.
+    None,
+}
+
+/// Semantic knobs.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Params {
+    /// The activation.
+    pub activation: Activation,
+    /// silu(up) * gate: a fault.
+    pub swapped: bool,
+}
+
+/// The op.
+#[derive(Debug)]
+pub struct SiluMul;
+
+impl Op for SiluMul {
+    const NAME: &'static str = "silu_mul";
+    const SUMMARY: &'static str = "silu(gate) * up";
+    const ARGS: &'static [ArgSpec] =
+        &[ArgSpec::new("gate", "[..., D] activated"), ArgSpec::new("up", "[..., D] multiplied")];
+    const POINTS: &'static [&'static str] = &["silu", "output"];
+    type Params = Params;
+
+    fn check(_params: &Params, tensors: &Tensors) -> Result<Vec<OutSpec>> {
+        let gate = need(Self::NAME, tensors, "gate", true)?;
+        let up = need(Self::NAME, tensors, "up", true)?;
+        if gate.shape() != up.shape() {
+            let what = format!("must have gate's shape {:?}, has {:?}", gate.shape(), up.shape());
+            return Err(Error::arg(Self::NAME, "up", what));
+        }
+        Ok(OutSpec::output(gate.shape()))
+    }
+
+    fn eval<R: Real>(
+        params: &Params,
+        inputs: &Inputs<'_, R>,
+        policy: &Policy,
+        tile: &Tile,
+    ) -> Vec<Out<R>> {
+        let (mut gate, mut up) = (inputs.req("gate"), inputs.req("up"));
+        if params.swapped {
+            std::mem::swap(&mut gate, &mut up);
+        }
+        let rows = gate.shape().iter().product::<usize>() / gate.cols();
+        Out::by_rows(tile, rows, |r| {
+            let mut row = gate.row(r);
+            for g in &mut row {
+                let one_plus = R::lift(1.0).add(g.neg().exp());
+                *g = match params.activation {
+                    Activation::Silu => g.div(one_plus),
+                    Activation::Sigmoid => R::lift(1.0).div(one_plus),
+                    Activation::None => *g,
+                };
+            }
+            policy.apply("silu", &mut row);
+            for (g, u) in row.iter_mut().zip(up.row(r)) {
+                *g = g.mul(u);
+            }
+            policy.apply("output", &mut row);
+            row
+        })
+    }
+
+    fn knobs(_params: &Params) -> Vec<Knob<Self>> {
+        vec![Knob::new("silu", "f32").or("stored", |s: &mut Setup<Self>| {
+            s.policy.round_at("silu", s.policy.output.dtype);
+        })]
+    }
+
+    fn faults(_params: &Params, _tensors: &Tensors) -> Vec<Fault<Self>> {
+        let mut faults = vec![
+            Fault::new("A170", "operands_swapped", "silu(up) * gate: the operands are swapped", |s: &mut Setup<Self>| {
+                s.params.swapped = true;
+            }),
+            Fault::new("A171", "sigmoid", "sigmoid(gate) * up: the factor gate is missing", |s: &mut Setup<Self>| {
+                s.params.activation = Activation::Sigmoid;
+            }),
+            Fault::new("A172", "no_activation", "gate * up: the activation is missing", |s: &mut Setup<Self>| {
+                s.params.activation = Activation::None;
+            }),
+        ];
+        faults.extend(store_faults("A173"));
+        faults
+    }
+
+    fn propose(_params: &Params, residual: &Residual<'_>) -> Vec<Fault<Self>> {
+        gain_faults("A174", residual)
+    }
+}

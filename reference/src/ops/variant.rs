@@ -1,0 +1,249 @@
+//! Variants: setups and the edits that make conventions and faults of them.
+
+use std::fmt;
+use std::sync::Arc;
+
+use super::{Inputs, Op, Out, Tensors, Tile};
+use crate::arith::{Real, fenv::DefaultEnv};
+use crate::dtype::{Mode, Rounding};
+use crate::policy::{At, Policy, Transform};
+
+/// Everything that an evaluation depends on.
+#[derive(Debug)]
+pub struct Setup<O: Op> {
+    /// Shapes, flags, semantic knobs.
+    pub params: O::Params,
+    /// Accumulator and transforms.
+    pub policy: Policy,
+    /// The case's tensors.
+    pub tensors: Tensors,
+}
+
+impl<O: Op> Clone for Setup<O> {
+    fn clone(&self) -> Self {
+        Setup {
+            params: self.params.clone(),
+            policy: self.policy.clone(),
+            tensors: self.tensors.clone(),
+        }
+    }
+}
+
+impl<O: Op> Setup<O> {
+    /// Evaluates a tile in the default floating-point environment.
+    pub fn eval<R: Real>(&self, tile: &Tile) -> Vec<Out<R>> {
+        let _env = DefaultEnv::enter();
+        O::eval(&self.params, &Inputs::stored(&self.tensors), &self.policy, tile)
+    }
+}
+
+/// A change of a setup.
+pub type Edit<O> = Arc<dyn Fn(&mut Setup<O>) + Send + Sync>;
+
+/// Whose conventions are legitimate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Scope {
+    /// A device kernel: f32 inside, as its contract claims.
+    Kernel,
+    /// A framework's eager forward, which stores a tensor after every elementary operation.
+    Framework,
+}
+
+/// One value of a knob.
+pub struct Choice<O: Op> {
+    /// Value as printed.
+    pub value: &'static str,
+    /// Legitimate only in a framework's eager forward (for a kernel it is at best a fault).
+    pub framework_only: bool,
+    /// How to get there from the default.
+    pub edit: Edit<O>,
+}
+
+/// A legitimate difference between implementations.
+pub struct Knob<O: Op> {
+    /// Name as printed.
+    pub name: &'static str,
+    /// The default first.
+    pub choices: Vec<Choice<O>>,
+}
+
+impl<O: Op> Knob<O> {
+    /// A knob whose first choice changes nothing.
+    pub fn new(name: &'static str, default: &'static str) -> Self {
+        let first = Choice { value: default, framework_only: false, edit: Arc::new(|_| {}) };
+        Knob { name, choices: vec![first] }
+    }
+
+    /// Adds a choice that is legitimate anywhere.
+    pub fn or(self, value: &'static str, edit: impl Fn(&mut Setup<O>) + Send + Sync + 'static) -> Self {
+        self.choice(value, false, edit)
+    }
+
+    /// Adds a choice that is legitimate in a framework's eager forward only.
+    pub fn or_eager(
+        self,
+        value: &'static str,
+        edit: impl Fn(&mut Setup<O>) + Send + Sync + 'static,
+    ) -> Self {
+        self.choice(value, true, edit)
+    }
+
+    fn choice(
+        mut self,
+        value: &'static str,
+        framework_only: bool,
+        edit: impl Fn(&mut Setup<O>) + Send + Sync + 'static,
+    ) -> Self {
+        self.choices.push(Choice { value, framework_only, edit: Arc::new(edit) });
+        self
+    }
+}
+
+impl<O: Op> fmt::Debug for Knob<O> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let values: Vec<_> = self.choices.iter().map(|c| c.value).collect();
+        write!(f, "{}: {}", self.name, values.join(" | "))
+    }
+}
+
+/// A wrong variant.
+pub struct Fault<O: Op> {
+    /// Stable finding code: `A141`.
+    pub code: &'static str,
+    /// Name within the op: `kv_head_modulo`. Faults that differ in a parameter share it.
+    pub slug: &'static str,
+    /// What is wrong, in one sentence with the parameter's value.
+    pub detail: String,
+    /// How to get there from a legitimate setup.
+    pub edit: Edit<O>,
+}
+
+impl<O: Op> Clone for Fault<O> {
+    fn clone(&self) -> Self {
+        Fault {
+            code: self.code,
+            slug: self.slug,
+            detail: self.detail.clone(),
+            edit: self.edit.clone(),
+        }
+    }
+}
+
+impl<O: Op> Fault<O> {
+    /// A fault.
+    pub fn new(
+        code: &'static str,
+        slug: &'static str,
+        detail: impl Into<String>,
+        edit: impl Fn(&mut Setup<O>) + Send + Sync + 'static,
+    ) -> Self {
+        Fault { code, slug, detail: detail.into(), edit: Arc::new(edit) }
+    }
+
+    /// `op.slug`.
+    pub fn name(&self) -> String {
+        format!("{}.{}", O::NAME, self.slug)
+    }
+}
+
+impl<O: Op> fmt::Debug for Fault<O> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}: {}", self.code, self.name(), self.detail)
+    }
+}
+
+/// What a subject stored, against the closest legitimate convention: food for [`Op::propose`].
+#[derive(Clone, Copy, Debug)]
+pub struct Residual<'a> {
+    /// The case's tensors.
+    pub tensors: &'a Tensors,
+    /// Columns of the output.
+    pub cols: usize,
+    /// The oracle before the output's rounding, row-major.
+    pub expected: &'a [f64],
+    /// Radius of the oracle before the output's rounding.
+    pub radius: &'a [f64],
+    /// The subject's output.
+    pub observed: &'a [f64],
+    /// The output's rounding.
+    pub output: Rounding,
+}
+
+impl Residual<'_> {
+    /// The factors g for which g * expected is consistent with what was observed on `elements`:
+    /// the intersection of every element's interval. `None` when there is none.
+    pub fn gain_interval(&self, elements: impl Iterator<Item = usize>) -> Option<(f64, f64)> {
+        let (mut low, mut high) = (f64::NEG_INFINITY, f64::INFINITY);
+        for i in elements {
+            let (y, o) = (self.expected[i], self.observed[i]);
+            // Elements known to less than 1 % say nothing about a gain.
+            if !(y.is_finite() && o.is_finite()) || self.radius[i] > y.abs() / 64.0 {
+                continue;
+            }
+            if y == 0.0 {
+                continue;
+            }
+            let (o_low, o_high) = preimage(o, self.output);
+            let slack = self.radius[i] * (o / y).abs().max(1.0);
+            let (a, b) = ((o_low - slack) / y, (o_high + slack) / y);
+            low = low.max(a.min(b));
+            high = high.min(a.max(b));
+            if low > high {
+                return None;
+            }
+        }
+        (low.is_finite() && high.is_finite()).then_some((low, high))
+    }
+}
+
+/// The closed interval of values that a rounding may send to `o`.
+fn preimage(o: f64, rounding: Rounding) -> (f64, f64) {
+    let ulp = rounding.ulp(o);
+    match rounding.mode {
+        Mode::TowardZero if o > 0.0 => (o, o + ulp),
+        Mode::TowardZero if o < 0.0 => (o - ulp, o),
+        Mode::TowardZero => (-ulp, ulp),
+        Mode::Nearest | Mode::NearestAway => (o - ulp / 2.0, o + ulp / 2.0),
+    }
+}
+
+/// The number with the fewest decimal digits in [low, high].
+pub(crate) fn simplest(low: f64, high: f64) -> f64 {
+    let middle = low + (high - low) / 2.0;
+    for digits in 0..17 {
+        let text = format!("{middle:.digits$e}");
+        if let Ok(x) = text.parse::<f64>()
+            && (low..=high).contains(&x)
+        {
+            return x;
+        }
+    }
+    middle
+}
+
+/// Faults of the store itself, which every op with a rounded output can have.
+pub fn store_faults<O: Op>(code: &'static str) -> Vec<Fault<O>> {
+    vec![Fault::new(
+        code,
+        "truncating_store",
+        "the output is rounded toward zero instead of to nearest even",
+        |s: &mut Setup<O>| s.policy.output.mode = Mode::TowardZero,
+    )]
+}
+
+/// A constant factor on the output, solved from the residual.
+pub fn gain_faults<O: Op>(code: &'static str, residual: &Residual<'_>) -> Vec<Fault<O>> {
+    let Some((low, high)) = residual.gain_interval(0..residual.expected.len()) else {
+        return Vec::new();
+    };
+    if (low..=high).contains(&1.0) {
+        return Vec::new();
+    }
+    let by = simplest(low, high);
+    vec![Fault::new(
+        code,
+        "gain",
+        format!("the output is multiplied by {by}"),
+        move |s: &mut Setup<O>| s.policy.at("output", Transform::Scale { at: At::All, by }),
+    )]
+}

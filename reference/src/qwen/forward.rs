@@ -1,0 +1,174 @@
+//! Runs a plan over `f32` or `f64`, with a KV cache.
+
+use std::collections::BTreeMap;
+
+use crate::arith::{Real, fenv::DefaultEnv};
+use crate::checkpoint::Checkpoint;
+use crate::error::{Error, Result};
+use crate::ops::{self, Arg, Inputs, Op, Tensors, Tile, Visitor};
+use crate::qwen::plan::{Node, Plan, Source, View};
+use crate::qwen::preset::Preset;
+use crate::tensor::Tensor;
+
+/// Sees every probe of a step: the node and its output, row-major.
+pub type Observer<'o, R> = dyn FnMut(&Node, &[R]) + 'o;
+
+/// A forward in progress: the plan, its weights and the keys and values so far.
+///
+/// Every row's result depends only on the tokens up to it, bit for bit: a prompt in one step, in
+/// chunks or token by token gives the same bits.
+#[derive(Debug)]
+pub struct Forward<'c, R> {
+    checkpoint: &'c Checkpoint,
+    plan: Plan,
+    preset: &'static Preset,
+    /// Weight arguments by node index.
+    weights: Vec<Tensors>,
+    history: BTreeMap<String, Vec<R>>,
+    position: usize,
+}
+
+impl<'c, R: Real> Forward<'c, R> {
+    /// Prepares a forward at position 0.
+    ///
+    /// # Errors
+    /// When a weight is missing.
+    pub fn new(checkpoint: &'c Checkpoint, preset: &'static Preset) -> Result<Self> {
+        let plan = Plan::new(checkpoint.config(), preset.angle);
+        let mut weights = Vec::with_capacity(plan.nodes.len());
+        let mut history = BTreeMap::new();
+        for node in &plan.nodes {
+            let mut tensors = Tensors::new();
+            for (arg, source) in &node.inputs {
+                match source {
+                    Source::Weight(name) => {
+                        tensors.insert((*arg).to_string(), checkpoint.tensor(name)?);
+                    }
+                    Source::History(probe, _) => {
+                        history.insert(probe.clone(), Vec::new());
+                    }
+                    Source::Probe(..) | Source::Tokens | Source::Positions => {}
+                }
+            }
+            weights.push(tensors);
+        }
+        Ok(Forward { checkpoint, plan, preset, weights, history, position: 0 })
+    }
+
+    /// Tokens seen so far.
+    pub fn position(&self) -> usize {
+        self.position
+    }
+
+    /// The plan.
+    pub fn plan(&self) -> &Plan {
+        &self.plan
+    }
+
+    /// Appends tokens and returns their logits, [T, vocab].
+    ///
+    /// # Errors
+    /// When there is no token, or one is outside the vocabulary.
+    pub fn step(&mut self, ids: &[u32], observer: &mut Observer<'_, R>) -> Result<Vec<R>> {
+        let _env = DefaultEnv::enter();
+        self.check(ids)?;
+        let t = ids.len();
+        let tokens: Vec<i32> = ids.iter().map(|&i| i as i32).collect();
+        let positions: Vec<i32> = (self.position..self.position + t).map(|p| p as i32).collect();
+        let mut integers = Tensors::new();
+        integers.insert("ids".into(), Tensor::from_i32(&[t], &tokens));
+        integers.insert("positions".into(), Tensor::from_i32(&[t], &positions));
+
+        let mut live: BTreeMap<&str, (Vec<R>, usize)> = BTreeMap::new();
+        let last_use = last_uses(&self.plan);
+        let mut logits = Vec::new();
+        for (index, node) in self.plan.nodes.iter().enumerate() {
+            let mut stored = self.weights[index].clone();
+            for (arg, source) in &node.inputs {
+                if let (Source::Tokens | Source::Positions, Some(v)) = (source, integers.get(*arg)) {
+                    stored.insert((*arg).to_string(), v.clone());
+                }
+            }
+            let mut inputs = Inputs::stored(&stored);
+            for (arg, source) in &node.inputs {
+                let made = match source {
+                    Source::Probe(probe, view) => made(&live, probe, *view, t)?,
+                    Source::History(probe, view) => {
+                        let width = self.plan.node(probe).map_or(1, |n| n.width);
+                        let data = self.history[probe].clone();
+                        Arg::Made { shape: view.shape(data.len() / width, width), data }
+                    }
+                    Source::Weight(_) | Source::Tokens | Source::Positions => continue,
+                };
+                inputs = inputs.with(arg, made);
+            }
+            let run = Run { node, preset: self.preset, inputs, stored: &stored };
+            let out = ops::visit(node.op, run)
+                .ok_or_else(|| Error::Request(format!("the plan names an unknown op `{}`", node.op)))??;
+            observer(node, &out);
+            if let Some(cache) = self.history.get_mut(&node.probe) {
+                cache.extend_from_slice(&out);
+            }
+            if node.probe == "logits" {
+                logits = out;
+            } else {
+                live.insert(&node.probe, (out, node.width));
+            }
+            live.retain(|probe, _| last_use.get(probe).is_some_and(|&at| at > index));
+        }
+        self.position += t;
+        Ok(logits)
+    }
+
+    fn check(&self, ids: &[u32]) -> Result<()> {
+        if ids.is_empty() {
+            return Err(Error::Request("the prompt is empty: there is no token to run".into()));
+        }
+        let vocab = self.checkpoint.config().vocab_size;
+        if let Some(i) = ids.iter().position(|&id| id as usize >= vocab) {
+            return Err(Error::Request(format!(
+                "token id {} at index {i} is beyond the vocabulary of {vocab} in {}",
+                ids[i],
+                self.checkpoint.dir().join("config.json").display()
+            )));
+        }
+        Ok(())
+    }
+}
+
+/// The index of the last node that reads each probe.
+fn last_uses(plan: &Plan) -> BTreeMap<&str, usize> {
+    let reads = plan.nodes.iter().enumerate().flat_map(|(i, n)| n.reads().map(move |p| (p, i)));
+    reads.collect()
+}
+
+fn made<'a, R: Real>(
+    live: &BTreeMap<&str, (Vec<R>, usize)>,
+    probe: &str,
+    view: View,
+    rows: usize,
+) -> Result<Arg<'a, R>> {
+    let (data, width) = live
+        .get(probe)
+        .ok_or_else(|| Error::Request(format!("the plan reads `{probe}` before it is made")))?;
+    Ok(Arg::Made { shape: view.shape(rows, *width), data: data.clone() })
+}
+
+/// One node's evaluation, for the op that it names.
+struct Run<'a, R> {
+    node: &'a Node,
+    preset: &'static Preset,
+    inputs: Inputs<'a, R>,
+    stored: &'a Tensors,
+}
+
+impl<R: Real> Visitor for Run<'_, R> {
+    type Out = Result<Vec<R>>;
+
+    fn visit<O: Op>(self) -> Result<Vec<R>> {
+        let (params, policy) = self.preset.apply::<O>(&self.node.params, self.stored)?;
+        let mut out = O::eval(&params, &self.inputs, &policy, &Tile::ALL).remove(0).data;
+        out.iter_mut().for_each(|x| *x = x.round(policy.output, policy.lambda));
+        Ok(out)
+    }
+}

@@ -1,0 +1,16 @@
+//! The Qwen2 and Qwen3 forward, as a plan of ops with a probe at each.
+//!
+//! - [`plan`]: the list of op calls of a model: the one definition that running and diffing share;
+//! - [`preset`]: named sets of rounding conventions;
+//! - [`forward`]: runs a plan, with a KV cache;
+//! - [`generate`](mod@generate): greedy decoding.
+
+pub mod forward;
+pub mod generate;
+pub mod plan;
+pub mod preset;
+
+pub use forward::{Forward, Observer};
+pub use generate::generate;
+pub use plan::{Node, Plan, Source, View};
+pub use preset::Preset;

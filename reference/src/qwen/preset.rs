@@ -1,0 +1,130 @@
+//! Presets: named sets of conventions, used alike by running, diffing and judging.
+
+use serde_json::Value;
+
+use crate::dtype::Dtype;
+use crate::error::{Error, Result};
+use crate::ops::rope::Angle;
+use crate::ops::{Op, Setup, Tensors};
+use crate::policy::Policy;
+
+/// A named set of conventions for a whole forward.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Preset {
+    /// Name on the command line.
+    pub name: &'static str,
+    /// What it stands for.
+    pub summary: &'static str,
+    /// Dtype in which activations are stored.
+    pub dtype: Dtype,
+    /// Precision of the rope angle.
+    pub angle: Angle,
+    /// Choices other than the defaults: (op, knob, value).
+    pub choices: &'static [(&'static str, &'static str, &'static str)],
+}
+
+/// The presets.
+pub const PRESETS: &[Preset] = &[
+    Preset {
+        name: "oracle-f64",
+        summary: "float64 throughout, the rope angle too",
+        dtype: Dtype::F64,
+        angle: Angle::F64,
+        choices: &[],
+    },
+    Preset {
+        name: "f32",
+        summary: "activations in f32, transformers' f32 rope angle",
+        dtype: Dtype::F32,
+        angle: Angle::F32,
+        choices: &[],
+    },
+    Preset {
+        name: "transformers-bf16",
+        summary: "transformers' eager bf16 forward: a tensor is stored after every elementary operation",
+        dtype: Dtype::Bf16,
+        angle: Angle::F32,
+        choices: &[
+            ("rms_norm", "normalised", "stored"),
+            ("rope", "table", "stored"),
+            ("rope", "product", "stored"),
+            ("attention", "probs", "normalised"),
+            ("attention", "scores", "stored"),
+            ("silu_mul", "silu", "stored"),
+            ("gptq_gemm", "scale", "stored"),
+        ],
+    },
+];
+
+impl Preset {
+    /// By name.
+    ///
+    /// # Errors
+    /// Lists the known names.
+    pub fn named(name: &str) -> Result<&'static Preset> {
+        PRESETS.iter().find(|p| p.name == name).ok_or_else(|| {
+            let known: Vec<_> = PRESETS.iter().map(|p| p.name).collect();
+            Error::Request(format!("unknown preset `{name}`; known are {}", known.join(", ")))
+        })
+    }
+
+    /// The params and policy of an op under this preset. `tensors` are the op's stored arguments.
+    ///
+    /// # Errors
+    /// When `params` are not the op's.
+    pub fn apply<O: Op>(&self, params: &Value, tensors: &Tensors) -> Result<(O::Params, Policy)> {
+        let params = serde_json::from_value(params.clone())
+            .map_err(|e| Error::arg(O::NAME, "params", format!("{e} in {params}")))?;
+        let mut setup =
+            Setup::<O> { params, policy: O::policy(self.dtype), tensors: tensors.clone() };
+        for knob in O::knobs(&setup.params) {
+            let wanted = self.choices.iter().find(|(op, k, _)| *op == O::NAME && *k == knob.name);
+            if let Some((_, _, value)) = wanted
+                && let Some(choice) = knob.choices.iter().find(|c| c.value == *value)
+            {
+                (choice.edit)(&mut setup);
+            }
+        }
+        Ok((setup.params, setup.policy))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ops::{self, Visitor};
+
+    struct Values(&'static str, Value);
+
+    impl Visitor for Values {
+        type Out = Vec<&'static str>;
+        fn visit<O: Op>(self) -> Self::Out {
+            let params = serde_json::from_value(self.1).expect("params");
+            let knobs = O::knobs(&params);
+            knobs
+                .into_iter()
+                .filter(|k| k.name == self.0)
+                .flat_map(|k| k.choices.into_iter().map(|c| c.value))
+                .collect()
+        }
+    }
+
+    #[test]
+    fn every_choice_of_a_preset_exists() {
+        for preset in PRESETS {
+            for (op, knob, value) in preset.choices {
+                let params = match *op {
+                    "rms_norm" => serde_json::json!({ "eps": 1e-6 }),
+                    "rope" => serde_json::json!({ "theta": 1e6 }),
+                    "attention" => serde_json::json!({ "scale": 1.0 }),
+                    "gptq_gemm" => serde_json::json!({
+                        "dequant": { "format": "v1", "group_size": 128 }, "matmul": {}
+                    }),
+                    _ => serde_json::json!({}),
+                };
+                let values = ops::visit(op, Values(knob, params)).expect("a known op");
+                assert!(values.contains(value), "{}: {op}.{knob}={value}", preset.name);
+            }
+        }
+    }
+}

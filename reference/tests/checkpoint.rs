@@ -1,0 +1,18 @@
+//! What a checkpoint must be: every error that reading one can give, and what is accepted.
+
+#[path = "checkpoint/config.rs"]
+mod config;
+#[path = "checkpoint/golden.rs"]
+mod golden;
+#[path = "checkpoint/gptq.rs"]
+mod gptq;
+#[path = "checkpoint/index.rs"]
+mod index;
+#[path = "checkpoint/safetensors.rs"]
+mod safetensors_file;
+#[path = "checkpoint/support.rs"]
+mod support;
+#[path = "checkpoint/tokenizer.rs"]
+mod tokenizer;
+#[path = "checkpoint/weights.rs"]
+mod weights;
