@@ -50,7 +50,11 @@ impl Case {
     /// Names the argument that is wrong.
     pub fn check<O: Op>(&self) -> Result<Vec<OutSpec>> {
         if self.op != O::NAME {
-            return Err(Error::Request(format!("a case of `{}` is not one of `{}`", self.op, O::NAME)));
+            return Err(Error::Request(format!(
+                "a case of `{}` is not one of `{}`",
+                self.op,
+                O::NAME
+            )));
         }
         for name in self.tensors.keys() {
             if !O::ARGS.iter().any(|a| a.name == name) {
@@ -93,7 +97,10 @@ impl Case {
         };
         let version = meta("assay_case")?;
         if version != VERSION {
-            return Err(Error::file(path, format!("case version {version}, this build reads {VERSION}")));
+            return Err(Error::file(
+                path,
+                format!("case version {version}, this build reads {VERSION}"),
+            ));
         }
         let params = serde_json::from_str(&meta("params")?)
             .map_err(|e| Error::file(path, format!("metadata `params` is not JSON: {e}")))?;

@@ -67,7 +67,10 @@ impl Trace {
         let path = dir.join("manifest.json");
         let text = std::fs::read_to_string(&path).map_err(Error::io(&path))?;
         let manifest: Manifest = serde_json::from_str(&text).map_err(|e| {
-            Error::file(&path, format!("is not the manifest of an assay trace of version {VERSION}: {e}"))
+            Error::file(
+                &path,
+                format!("is not the manifest of an assay trace of version {VERSION}: {e}"),
+            )
         })?;
         check_manifest(&path, &manifest)?;
         let mut tensors = BTreeMap::new();
@@ -78,7 +81,8 @@ impl Trace {
                 tensors.insert(name.to_string(), shard.tensor(name)?);
             }
         }
-        if let Some((name, probe)) = manifest.probes.iter().find(|(n, _)| !tensors.contains_key(*n)) {
+        if let Some((name, probe)) = manifest.probes.iter().find(|(n, _)| !tensors.contains_key(*n))
+        {
             let what = "is listed in manifest.json but is not in the file";
             return Err(Error::tensor(dir.join(&probe.file), name, what));
         }
@@ -112,7 +116,10 @@ fn check_manifest(path: &Path, m: &Manifest) -> Result<()> {
         return Err(Error::file(path, what));
     }
     if m.dtype.format().is_none() {
-        return Err(Error::file(path, format!("`dtype` {} is not a floating-point dtype", m.dtype)));
+        return Err(Error::file(
+            path,
+            format!("`dtype` {} is not a floating-point dtype", m.dtype),
+        ));
     }
     if m.tokens.is_empty() {
         return Err(Error::file(path, "`tokens` is empty: nothing was recorded"));
@@ -120,7 +127,8 @@ fn check_manifest(path: &Path, m: &Manifest) -> Result<()> {
     let mut at = 0;
     for &(start, end) in &m.segments {
         if start != at || end <= start {
-            let what = format!("`segments` must be contiguous from 0: [{start}, {end}) follows {at}");
+            let what =
+                format!("`segments` must be contiguous from 0: [{start}, {end}) follows {at}");
             return Err(Error::file(path, what));
         }
         at = end;
@@ -131,7 +139,10 @@ fn check_manifest(path: &Path, m: &Manifest) -> Result<()> {
     }
     let plain = |f: &String| !f.is_empty() && !f.contains(['/', '\\']) && f != "..";
     if let Some(bad) = m.files.iter().find(|f| !plain(f)) {
-        return Err(Error::file(path, format!("`files` holds `{bad}`, which is not a plain file name")));
+        return Err(Error::file(
+            path,
+            format!("`files` holds `{bad}`, which is not a plain file name"),
+        ));
     }
     Ok(())
 }
@@ -163,11 +174,7 @@ fn check_probe(path: &Path, file: &str, name: &str, t: &Tensor, m: &Manifest) ->
 ///
 /// # Errors
 /// When the folder exists and is not empty, or cannot be written.
-pub fn save(
-    dir: &Path,
-    mut manifest: Manifest,
-    tensors: &BTreeMap<String, Tensor>,
-) -> Result<()> {
+pub fn save(dir: &Path, mut manifest: Manifest, tensors: &BTreeMap<String, Tensor>) -> Result<()> {
     std::fs::create_dir_all(dir).map_err(Error::io(dir))?;
     if std::fs::read_dir(dir).map_err(Error::io(dir))?.next().is_some() {
         return Err(Error::file(dir, "is not empty: a trace needs a new folder"));
@@ -194,7 +201,8 @@ pub fn save(
 
 /// `layers.3.q_proj` lives in `layer-00003.safetensors`, everything else in `global.safetensors`.
 fn file_of(probe: &str) -> String {
-    let layer = probe.strip_prefix("layers.").and_then(|r| r.split('.').next()?.parse::<usize>().ok());
+    let layer =
+        probe.strip_prefix("layers.").and_then(|r| r.split('.').next()?.parse::<usize>().ok());
     layer.map_or_else(|| "global.safetensors".into(), |n| format!("layer-{n:05}.safetensors"))
 }
 

@@ -1,2 +1,5 @@
-//! cli
-fn main() {}
+//! The command line.
+
+fn main() {
+    assay_verify::cli::main();
+}

@@ -97,7 +97,8 @@ impl<const P: i32> Ball<P> {
         }
         let one_term = stats.terms <= 1;
         if propagated.is_exact()
-            && ((stats.integers && stats.abs <= pow2(P)) || (one_term && stats.representable::<P>()))
+            && ((stats.integers && stats.abs <= pow2(P))
+                || (one_term && stats.representable::<P>()))
         {
             return propagated;
         }

@@ -13,7 +13,10 @@ macro_rules! reduction {
             #[cfg(target_arch = "x86_64")]
             if has_fma() {
                 // SAFETY: avx2 and fma were detected on this CPU.
-                #[expect(unsafe_code, reason = "a call into code compiled for a detected CPU feature")]
+                #[expect(
+                    unsafe_code,
+                    reason = "a call into code compiled for a detected CPU feature"
+                )]
                 return unsafe { $dot_fma(a, b, first) };
             }
             $dot_body(a, b, first)
@@ -24,7 +27,10 @@ macro_rules! reduction {
             #[cfg(target_arch = "x86_64")]
             if has_fma() {
                 // SAFETY: avx2 and fma were detected on this CPU.
-                #[expect(unsafe_code, reason = "a call into code compiled for a detected CPU feature")]
+                #[expect(
+                    unsafe_code,
+                    reason = "a call into code compiled for a detected CPU feature"
+                )]
                 return unsafe { $sum_fma(a, first) };
             }
             $sum_body(a, first)

@@ -1,7 +1,7 @@
 //! The tensors that an architecture needs, by name, with the shape that the config implies.
 //!
-//! Names are those of transformers. A quantised layer of K inputs and N outputs, 4 bits, G groups is
-//! stored as GPTQ stores it: `.qweight` [K/8, N], `.qzeros` [G, N/8], `.scales` [G, N], `.g_idx` [K].
+//! Names are those of transformers. A quantised layer of K inputs and N outputs, 4 bits, G groups
+//! is stored as GPTQ stores it: `.qweight` K/8 x N, `.qzeros` G x N/8, `.scales` G x N, `.g_idx` K.
 
 use std::fmt;
 

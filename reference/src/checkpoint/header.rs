@@ -1,7 +1,7 @@
 //! The header of a safetensors file: parsed and held against the length of the file.
 //!
-//! Layout: 8 bytes of header length (little-endian), that many bytes of JSON, then the tensors' bytes
-//! without gaps. Source: <https://github.com/huggingface/safetensors#format>.
+//! Layout: 8 bytes of header length (little-endian), that many bytes of JSON, then the tensors'
+//! bytes without gaps. Source: <https://github.com/huggingface/safetensors#format>.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry as Slot;
@@ -79,32 +79,38 @@ fn header_text<'a>(file: &'a [u8], path: &Path) -> Result<(&'a str, usize)> {
     let fail = |what: String| Err(Error::file(path, what));
     if file.starts_with(LFS_POINTER) {
         return fail(
-            "is a Git LFS pointer and not the weights themselves: download it, e.g. with `git lfs pull`".into(),
+            "is a Git LFS pointer and not the weights themselves: download it, e.g. with `git \
+             lfs pull`"
+                .into(),
         );
     }
     let Some((prefix, rest)) = file.split_first_chunk::<PREFIX>() else {
         return fail(format!(
-            "expected at least {PREFIX} bytes (the header's length), file has {}: download it again",
+            "expected at least {PREFIX} bytes (the header's length), file has {}: download it \
+             again",
             file.len()
         ));
     };
     let length = u64::from_le_bytes(*prefix);
     if length > MAX_HEADER {
         return fail(format!(
-            "the first 8 bytes state a header of {length} bytes, more than the format's limit of {MAX_HEADER}: this is not a safetensors file, or its beginning is damaged"
+            "the first 8 bytes state a header of {length} bytes, more than the format's limit of \
+             {MAX_HEADER}: this is not a safetensors file, or its beginning is damaged"
         ));
     }
     let Some(json) = usize::try_from(length).ok().and_then(|n| rest.get(..n)) else {
         let expected = length + PREFIX as u64;
         return fail(format!(
-            "expected {expected} bytes or more (a header of {length}), file has {}: {} bytes of the header itself are missing; download it again",
+            "expected {expected} bytes or more (a header of {length}), file has {}: {} bytes of \
+             the header itself are missing; download it again",
             file.len(),
             expected - file.len() as u64
         ));
     };
     if json.first() != Some(&b'{') {
         return fail(format!(
-            "the header of {length} bytes does not begin with `{{`: this is not a safetensors file, or its beginning is damaged"
+            "the header of {length} bytes does not begin with \
+             `{{`: this is not a safetensors file, or its beginning is damaged"
         ));
     }
     match std::str::from_utf8(json) {
@@ -121,7 +127,8 @@ fn entry(name: &str, raw: RawEntry) -> Result<Entry, String> {
     }
     let dtype = Dtype::from_safetensors(&raw.dtype).ok_or_else(|| {
         format!(
-            "its dtype `{}` is not supported; assay reads BF16, F16, F32, F64, I32, U32, I64, U8 and BOOL",
+            "its dtype `{}` is not supported; assay reads BF16, F16, F32, F64, I32, U32, I64, U8 \
+             and BOOL",
             raw.dtype.escape_debug()
         )
     })?;
@@ -144,7 +151,8 @@ fn entry(name: &str, raw: RawEntry) -> Result<Entry, String> {
     let needed = byte_len(dtype, &shape).ok_or_else(too_big)?;
     if needed as u64 != stored {
         return Err(format!(
-            "shape {shape:?} of {dtype} needs {needed} bytes, but data_offsets [{start}, {end}] give it {stored}"
+            "shape {shape:?} of {dtype} needs {needed} bytes, but data_offsets [{start}, {end}] \
+             give it {stored}"
         ));
     }
     let offset = |n: u64| {
@@ -168,7 +176,9 @@ fn check_layout(entries: &BTreeMap<String, Entry>, path: &Path) -> Result<usize>
                 path,
                 name,
                 format!(
-                    "its data_offsets begin at {}, but the tensors before it end at {covered}: bytes {covered} to {} of the data belong to no tensor, so the header does not describe this file",
+                    "its data_offsets begin at {}, but the tensors before it end at {covered}: \
+                     bytes {covered} to {} of the data belong to no tensor, so the header does \
+                     not describe this file",
                     range.start, range.start
                 ),
             ));
@@ -179,7 +189,8 @@ fn check_layout(entries: &BTreeMap<String, Entry>, path: &Path) -> Result<usize>
                 path,
                 name,
                 format!(
-                    "its data_offsets [{}, {}] overlap [{}, {}] of `{other}`: the header does not describe this file",
+                    "its data_offsets [{}, {}] overlap [{}, {}] of `{other}`: the header does \
+                     not describe this file",
                     range.start, range.end, r.start, r.end
                 ),
             ));
@@ -213,7 +224,9 @@ fn check_length(
         return Err(Error::file(
             path,
             format!(
-                "expected {expected} bytes ({sum}), file has {have}: {} bytes are missing; {} in whole or in part beyond the end: {}. Download the file again, and compare its hash",
+                "expected {expected} bytes ({sum}), file has {have}: {} bytes are missing; {} in \
+                 whole or in part beyond the end: {}. Download the file again, and compare its \
+                 hash",
                 expected - have,
                 match beyond().count() {
                     1 => "1 tensor lies".to_owned(),
@@ -227,7 +240,8 @@ fn check_length(
         return Err(Error::file(
             path,
             format!(
-                "expected {expected} bytes ({sum}; {}), file has {have}: {} bytes too many follow the last tensor. Download the file again, and compare its hash",
+                "expected {expected} bytes ({sum}; {}), file has {have}: {} bytes too many \
+                 follow the last tensor. Download the file again, and compare its hash",
                 plural(entries.len(), "tensor"),
                 have - expected
             ),

@@ -1,4 +1,5 @@
-//! Which tensor lives in which shard: `model.safetensors.index.json`, or a single `model.safetensors`.
+//! Which tensor lives in which shard: `model.safetensors.index.json`, or a single
+//! `model.safetensors`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -30,9 +31,9 @@ impl Files {
     ///
     /// # Errors
     /// When there are no weights; when the index is malformed, or names a file that is missing or
-    /// outside the folder; when a tensor is in another shard than the index says, in two shards or in
-    /// none, or is not in the index; when `total_size` is neither the bytes of the tensors nor of the
-    /// files; and everything that [`Shard::open`] refuses.
+    /// outside the folder; when a tensor is in another shard than the index says, in two shards or
+    /// in none, or is not in the index; when `total_size` is neither the bytes of the tensors nor
+    /// of the files; and everything that [`Shard::open`] refuses.
     pub fn open(dir: &Path) -> Result<Files> {
         ensure_folder(dir)?;
         let present = safetensors_in(dir)?;
@@ -65,7 +66,8 @@ impl Files {
             return Err(Error::file(
                 &index.path,
                 format!(
-                    "names {} that the folder does not hold: {} ({} of the checkpoint); download the missing files",
+                    "names {} that the folder does not hold: {} ({} of the checkpoint); download \
+                     the missing files",
                     plural(missing.len(), "shard"),
                     list(missing.iter().copied()),
                     plural(tensors, "tensor")
@@ -76,7 +78,8 @@ impl Files {
             return Err(Error::file(
                 &index.path,
                 format!(
-                    "does not name `{SINGLE}`, which lies beside it; transformers would read that file and other engines the index: remove the one that is out of date"
+                    "does not name `{SINGLE}`, which lies beside it; transformers would read \
+                     that file and other engines the index: remove the one that is out of date"
                 ),
             ));
         }
@@ -97,20 +100,25 @@ impl Files {
         match index.total_size {
             Some(total) if total == data => {}
             Some(total) if total == whole => self.warnings.push(format!(
-                "{}: total_size {total} counts the files with their headers, as GPTQModel writes it; the tensors have {data} bytes",
+                "{}: total_size {total} counts the files with their headers, as GPTQModel writes \
+                 it; the tensors have {data} bytes",
                 index.path.display()
             )),
             Some(total) => {
                 return Err(Error::file(
                     &index.path,
                     format!(
-                        "metadata.total_size is {total}, but the tensors of the {} have {data} bytes (the files {whole}): the index and the shards do not belong together, or tensors were removed or converted; download the checkpoint again",
+                        "metadata.total_size is {total}, but the tensors of the {} have {data} \
+                         bytes (the files {whole}): the index and the shards do not belong \
+                         together, or tensors were removed or converted; download the checkpoint \
+                         again",
                         plural(self.shards.len(), "shard")
                     ),
                 ));
             }
             None => self.warnings.push(format!(
-                "{}: metadata.total_size is missing, so the tensors' total size could not be checked",
+                "{}: metadata.total_size is missing, so the tensors' total size could not be \
+                 checked",
                 index.path.display()
             )),
         }
@@ -202,7 +210,8 @@ impl Index {
                     &path,
                     tensor.escape_debug().to_string(),
                     format!(
-                        "its file must be the plain name of a .safetensors file in the same folder, but is {}",
+                        "its file must be the plain name of a .safetensors file in the same \
+                         folder, but is {}",
                         describe(file)
                     ),
                 ));
@@ -249,7 +258,8 @@ impl Index {
                 &self.path,
                 tensor.escape_debug().to_string(),
                 format!(
-                    "the index places it in `{file}`, but {found}: the index and the shards do not belong together; download them again"
+                    "the index places it in `{file}`, but {found}: the index and the shards do \
+                     not belong together; download them again"
                 ),
             ));
         }
@@ -260,7 +270,8 @@ impl Index {
             n => Err(Error::file(
                 &self.path,
                 format!(
-                    "does not list {} that the shards hold: {}; engines that follow the index never read them, others do",
+                    "does not list {} that the shards hold: {}; engines that follow the index \
+                     never read them, others do",
                     plural(n, "tensor"),
                     list(unlisted())
                 ),
@@ -279,7 +290,8 @@ fn owners(shards: &[Shard], names: &[&str]) -> Result<BTreeMap<String, usize>> {
                     shard.path(),
                     name,
                     format!(
-                        "is in `{}` as well, and engines differ in which of the two they read: remove one",
+                        "is in `{}` as well, and engines differ in which of the two they read: \
+                         remove one",
                         names[first]
                     ),
                 ));
@@ -322,7 +334,8 @@ fn no_weights(dir: &Path, present: &BTreeSet<String>) -> String {
     let none = format!("holds neither `{SINGLE}` nor `{INDEX}`");
     if present.iter().any(|f| f.contains("-of-")) {
         return format!(
-            "{none}, but {}: {}; download the index, without which a missing shard cannot be noticed",
+            "{none}, but {}: {}; download the index, without which a missing shard cannot be \
+             noticed",
             plural(present.len(), "shard"),
             list(present.iter().map(String::as_str))
         );
@@ -335,7 +348,8 @@ fn no_weights(dir: &Path, present: &BTreeSet<String>) -> String {
     }
     if ["pytorch_model.bin", "pytorch_model.bin.index.json"].iter().any(|f| dir.join(f).exists()) {
         return format!(
-            "{none}, but pickled PyTorch weights, which assay does not read: convert them to safetensors"
+            "{none}, but pickled PyTorch weights, which assay does not read: convert them to \
+             safetensors"
         );
     }
     format!("{none}: there are no weights to read")

@@ -2,14 +2,14 @@
 //!
 //! A checkpoint is read as strictly as it can be, because a damaged or misread one runs and prints
 //! plausible text. Every tensor the architecture needs must be there with the shape and dtype that
-//! the config implies, every tensor in the files must be read by something, every file must have the
-//! length its own header states, and a config field that changes numbers is either understood or
-//! refused. Nothing is guessed.
+//! the config implies, every tensor in the files must be read by something, every file must have
+//! the length its own header states, and a config field that changes numbers is either understood
+//! or refused. Nothing is guessed.
 //!
 //! - [`shard`]: one safetensors file or blob, mapped or in memory, and the writer;
 //! - [`index`]: which tensor lives in which shard;
 //! - [`config`]: `config.json`, `generation_config.json` and the quantisation's description;
-//! - [`expected`]: the tensors that an architecture needs;
+//! - [`mod@expected`]: the tensors that an architecture needs;
 //! - [`weights`]: [`Checkpoint`], all of the above held against each other;
 //! - [`tokenizer`]: text to token ids and back.
 

@@ -139,11 +139,11 @@ impl fmt::Debug for Shard {
 #[expect(unsafe_code, reason = "mapping a file is unsafe by nature; see the safety argument")]
 fn map(file: &File) -> std::io::Result<Mmap> {
     // SAFETY: the map is private to this crate, read-only, and only ever seen as `&[u8]` within the
-    // length it was created with; every bit pattern is a valid byte, and no code relies on two reads
-    // giving the same value for memory safety (ranges are checked against the map's length, which is
-    // fixed, and not against bytes of the file that are read twice). What remains is another process
-    // that truncates the file while it is mapped, which the system answers with a signal: checkpoints
-    // are not written in place, and our own writer replaces files by renaming, which leaves the mapped
-    // one intact.
+    // length it was created with; every bit pattern is a valid byte, and no code relies on two
+    // reads giving the same value for memory safety (ranges are checked against the map's length,
+    // which is fixed, and not against bytes of the file that are read twice). What remains is
+    // another process that truncates the file while it is mapped, which the system answers with a
+    // signal: checkpoints are not written in place, and our own writer replaces files by renaming,
+    // which leaves the mapped one intact.
     unsafe { Mmap::map(file) }
 }

@@ -23,7 +23,8 @@ impl Tokenizer {
             Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
                 return Err(Error::file(
                     path,
-                    "there is no tokenizer, so text cannot be turned into tokens: download tokenizer.json, or give token ids with --ids",
+                    "there is no tokenizer, so text cannot be turned into tokens: download \
+                     tokenizer.json, or give token ids with --ids",
                 ));
             }
             Err(e) => return Err(Error::io(path)(e)),
@@ -67,8 +68,8 @@ impl Tokenizer {
         Ok(ids)
     }
 
-    /// Text of `ids`, special tokens included. Bytes that are not whole UTF-8 (a character split over
-    /// tokens) show as U+FFFD.
+    /// Text of `ids`, special tokens included. Bytes that are not whole UTF-8 (a character split
+    /// over tokens) show as U+FFFD.
     ///
     /// # Errors
     /// [`Error::File`] for an id that the tokenizer does not have: the model's head has more rows.
@@ -79,7 +80,8 @@ impl Tokenizer {
             return Err(Error::file(
                 &self.path,
                 format!(
-                    "token {i} has id {id}, but the tokenizer knows {} tokens: the head has more rows than there are tokens, and a model that picks one of those is wrong",
+                    "token {i} has id {id}, but the tokenizer knows {} tokens: the head has more \
+                     rows than there are tokens, and a model that picks one of those is wrong",
                     self.len()
                 ),
             ));
@@ -124,7 +126,8 @@ pub fn check_ids(ids: &[u32], vocab_size: usize) -> Result<()> {
     match ids.iter().position(|&id| id as usize >= vocab_size) {
         None => Ok(()),
         Some(i) => Err(Error::Request(format!(
-            "token {i} has id {}, but the embedding has {vocab_size} rows (ids 0 to {}): the ids belong to another model or tokenizer",
+            "token {i} has id {}, but the embedding has {vocab_size} rows (ids 0 to {}): the ids \
+             belong to another model or tokenizer",
             ids[i],
             vocab_size.saturating_sub(1)
         ))),

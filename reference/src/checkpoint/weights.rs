@@ -13,8 +13,8 @@ use super::plural;
 use crate::error::{Error, Result};
 use crate::tensor::Tensor;
 
-/// A checkpoint in which every tensor the architecture needs is there, in its shape, and every tensor
-/// there is read.
+/// A checkpoint in which every tensor the architecture needs is there, in its shape, and every
+/// tensor there is read.
 pub struct Checkpoint {
     config: Config,
     files: Files,
@@ -57,8 +57,8 @@ impl Checkpoint {
         &self.files
     }
 
-    /// What is odd but does not change the reference's numbers, one sentence each. Show them: engines
-    /// may be misled by what this crate only notes.
+    /// What is odd but does not change the reference's numbers, one sentence each. Show them:
+    /// engines may be misled by what this crate only notes.
     pub fn warnings(&self) -> &[String] {
         &self.warnings
     }
@@ -96,8 +96,8 @@ impl Checkpoint {
     /// Reads every floating-point tensor and looks for NaN and infinities, in parallel.
     ///
     /// # Errors
-    /// [`Error::Tensor`] for the first tensor (in the forward's order) that holds any, with the first
-    /// element, their count, and the other tensors that do.
+    /// [`Error::Tensor`] for the first tensor (in the forward's order) that holds any, with the
+    /// first element, their count, and the other tensors that do.
     pub fn scan_finite(&self) -> Result<()> {
         scan::finite(&self.files, &self.expected)
     }

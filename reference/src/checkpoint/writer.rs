@@ -14,9 +14,9 @@ use crate::tensor::Tensor;
 
 /// The bytes of a safetensors file with `tensors` and `metadata`.
 ///
-/// The bytes depend on nothing but the arguments. The header lists metadata first and tensors sorted
-/// by name; the data lie with wide elements first, then by name, behind a header padded to a multiple
-/// of 8, so that every tensor is aligned for its elements.
+/// The bytes depend on nothing but the arguments. The header lists metadata first and tensors
+/// sorted by name; the data lie with wide elements first, then by name, behind a header padded to a
+/// multiple of 8, so that every tensor is aligned for its elements.
 ///
 /// # Errors
 /// [`Error::Request`] when a name is empty, reserved or holds control characters, when a tensor has
@@ -101,7 +101,8 @@ fn plan<'a>(
     }
     if header.len() as u64 > MAX_HEADER {
         return Err(Error::Request(format!(
-            "a safetensors header of {} bytes exceeds the format's limit of {MAX_HEADER}: write fewer tensors or less metadata",
+            "a safetensors header of {} bytes exceeds the format's limit of {MAX_HEADER}: write \
+             fewer tensors or less metadata",
             header.len()
         )));
     }

@@ -96,12 +96,22 @@ impl Op for Argmax {
 
     fn faults(_params: &Params, _tensors: &Tensors) -> Vec<Fault<Self>> {
         vec![
-            Fault::new("A190", "nan_ignored", "NaN never wins, so broken logits look healthy", |s: &mut Setup<Self>| {
-                s.params.nan_ignored = true;
-            }),
-            Fault::new("A191", "last_dropped", "the last element is not looked at", |s: &mut Setup<Self>| {
-                s.params.last_dropped = true;
-            }),
+            Fault::new(
+                "A190",
+                "nan_ignored",
+                "NaN never wins, so broken logits look healthy",
+                |s: &mut Setup<Self>| {
+                    s.params.nan_ignored = true;
+                },
+            ),
+            Fault::new(
+                "A191",
+                "last_dropped",
+                "the last element is not looked at",
+                |s: &mut Setup<Self>| {
+                    s.params.last_dropped = true;
+                },
+            ),
         ]
     }
 }

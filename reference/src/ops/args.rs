@@ -132,7 +132,12 @@ impl<'a, R: Real> Inputs<'a, R> {
 ///
 /// # Errors
 /// When it is missing or empty, or not of a floating-point dtype where `float` is asked.
-pub fn need<'t>(op: &'static str, tensors: &'t Tensors, arg: &str, float: bool) -> Result<&'t Tensor> {
+pub fn need<'t>(
+    op: &'static str,
+    tensors: &'t Tensors,
+    arg: &str,
+    float: bool,
+) -> Result<&'t Tensor> {
     let t = tensors.get(arg).ok_or_else(|| Error::arg(op, arg, "is missing"))?;
     if t.is_empty() {
         return Err(Error::arg(op, arg, format!("is empty: shape {:?}", t.shape())));

@@ -5,7 +5,10 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{ArgSpec, Fault, Inputs, Knob, Op, Out, OutSpec, Residual, Setup, Tensors, Tile, gain_faults, need};
+use super::{
+    ArgSpec, Fault, Inputs, Knob, Op, Out, OutSpec, Residual, Setup, Tensors, Tile, gain_faults,
+    need,
+};
 use crate::arith::Real;
 use crate::error::{Error, Result};
 use crate::policy::Policy;
@@ -40,7 +43,8 @@ impl Op for Embedding {
             return Err(Error::arg(Self::NAME, "weight", what));
         };
         if let Some(i) = (0..ids.len()).find(|&i| !(0..v as i64).contains(&ids.get_i64(i))) {
-            let what = format!("id {} at index {i} is outside the vocabulary 0..{v}", ids.get_i64(i));
+            let what =
+                format!("id {} at index {i} is outside the vocabulary 0..{v}", ids.get_i64(i));
             return Err(Error::arg(Self::NAME, "ids", what));
         }
         Ok(OutSpec::output([ids.len(), h]))
@@ -78,12 +82,15 @@ impl Op for Embedding {
             |s: &mut Setup<Self>| s.params.scaled = true,
         )];
         for offset in [1, -1] {
-            faults.push(Fault::new(
-                "A101",
-                "id_offset",
-                format!("token ids are shifted by {offset}"),
-                move |s: &mut Setup<Self>| s.params.offset = offset,
-            ));
+            faults.push(
+                Fault::new(
+                    "A101",
+                    "id_offset",
+                    format!("token ids are shifted by {offset}"),
+                    move |s: &mut Setup<Self>| s.params.offset = offset,
+                )
+                .keyed(format!("by {offset}")),
+            );
         }
         faults
     }

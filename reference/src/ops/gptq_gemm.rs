@@ -9,8 +9,8 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    Arg, ArgSpec, Choice, Edit, Fault, Inputs, Knob, Op, Out, OutSpec, Residual, Setup, Tensors, Tile,
-    gain_faults, gptq_dequant, matmul, need,
+    Arg, ArgSpec, Choice, Edit, Fault, Inputs, Knob, Op, Out, OutSpec, Residual, Setup, Tensors,
+    Tile, gain_faults, gptq_dequant, matmul, need,
 };
 use crate::arith::Real;
 use crate::dtype::Dtype;
@@ -99,9 +99,11 @@ impl Op for GptqGemm {
         let mut knobs = vec![Knob::new("edge", "stored").or("f32", |s: &mut Setup<Self>| {
             s.params.edge_f32 = true;
         })];
-        knobs.extend(gptq_dequant::GptqDequant::knobs(&params.dequant).into_iter().map(|k| {
-            lift_knob(k, lift_dequant)
-        }));
+        knobs.extend(
+            gptq_dequant::GptqDequant::knobs(&params.dequant)
+                .into_iter()
+                .map(|k| lift_knob(k, lift_dequant)),
+        );
         knobs.extend(
             matmul::Matmul::knobs(&params.matmul).into_iter().map(|k| lift_knob(k, lift_matmul)),
         );
@@ -116,7 +118,10 @@ impl Op for GptqGemm {
         let mut shapes = tensors.clone();
         if let (Some(x), Some(q)) = (tensors.get("x"), tensors.get("qweight")) {
             let (k, n) = (x.cols(), q.cols());
-            shapes.insert("weight".into(), crate::Tensor::from_f64(Dtype::U8, &[k, n], &vec![0.0; k * n]));
+            shapes.insert(
+                "weight".into(),
+                crate::Tensor::from_f64(Dtype::U8, &[k, n], &vec![0.0; k * n]),
+            );
         }
         let product = matmul::Matmul::faults(&params.matmul, &shapes)
             .into_iter()
@@ -175,5 +180,11 @@ fn lift_knob<P: Op>(knob: Knob<P>, lift: fn(Edit<P>) -> Edit<GptqGemm>) -> Knob<
 }
 
 fn lift_fault<P: Op>(fault: Fault<P>, lift: fn(Edit<P>) -> Edit<GptqGemm>) -> Fault<GptqGemm> {
-    Fault { code: fault.code, slug: fault.slug, detail: fault.detail, edit: lift(fault.edit) }
+    Fault {
+        code: fault.code,
+        slug: fault.slug,
+        key: fault.key,
+        detail: fault.detail,
+        edit: lift(fault.edit),
+    }
 }

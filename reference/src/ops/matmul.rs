@@ -12,8 +12,8 @@
 use serde::{Deserialize, Serialize};
 
 use super::{
-    ArgSpec, Fault, Inputs, Knob, Op, Out, OutSpec, Residual, Setup, Tensors, Tile, gain_faults, need,
-    store_faults,
+    ArgSpec, Fault, Inputs, Knob, Op, Out, OutSpec, Residual, Setup, Tensors, Tile, gain_faults,
+    need, store_faults,
 };
 use crate::arith::Real;
 use crate::dtype::Dtype;
@@ -166,9 +166,14 @@ impl Op for Matmul {
         let mut faults = range_faults(k);
         faults.extend(accumulator_faults(k));
         if tensors.contains_key("bias") {
-            faults.push(Fault::new("A112", "bias_dropped", "the bias is not added", |s: &mut Setup<Self>| {
-                s.params.bias = Bias::Dropped;
-            }));
+            faults.push(Fault::new(
+                "A112",
+                "bias_dropped",
+                "the bias is not added",
+                |s: &mut Setup<Self>| {
+                    s.params.bias = Bias::Dropped;
+                },
+            ));
             if m > 1 {
                 faults.push(Fault::new(
                     "A113",
@@ -206,56 +211,73 @@ fn range_faults(k: usize) -> Vec<Fault<Matmul>> {
     for tile in [8, 16, 32, 64, 128, 256] {
         let whole = k / tile * tile;
         if whole < k && whole > 0 {
-            faults.push(Fault::new(
-                "A110",
-                "k_tail_dropped",
-                format!("terms {whole}..{k} of the sum are missing: the tail of a K tile of {tile}"),
-                scale(whole..k, 0.0),
-            ));
+            faults.push(
+                Fault::new(
+                    "A110",
+                    "k_tail_dropped",
+                    format!(
+                        "terms {whole}..{k} of the sum are missing: the tail of a K tile of {tile}"
+                    ),
+                    scale(whole..k, 0.0),
+                )
+                .keyed(format!("tile {tile}")),
+            );
         }
     }
     for limit in [1024, 2048, 4096, 8192, 16384] {
         if limit < k {
-            faults.push(Fault::new(
-                "A116",
-                "k_limit",
-                format!("terms beyond {limit} of {k} are missing"),
-                scale(limit..k, 0.0),
-            ));
+            faults.push(
+                Fault::new(
+                    "A116",
+                    "k_limit",
+                    format!("terms beyond {limit} of {k} are missing"),
+                    scale(limit..k, 0.0),
+                )
+                .keyed(format!("limit {limit}")),
+            );
         }
     }
     for tile in [8, 16, 32, 64, 128] {
         if tile < k {
             let last = (k - 1) / tile * tile;
             for (range, which) in [(0..tile, "first"), (last..k, "last")] {
-                faults.push(Fault::new(
-                    "A117",
-                    "k_range_repeated",
-                    format!("the {which} K tile of {tile} is counted twice"),
-                    scale(range.clone(), 2.0),
-                ));
+                faults.push(
+                    Fault::new(
+                        "A117",
+                        "k_range_repeated",
+                        format!("the {which} K tile of {tile} is counted twice"),
+                        scale(range.clone(), 2.0),
+                    )
+                    .keyed(format!("{which} {tile}")),
+                );
                 // A partial last tile is the tail above.
                 if which == "first" || k % tile == 0 {
-                    faults.push(Fault::new(
-                        "A118",
-                        "k_range_dropped",
-                        format!("the {which} K tile of {tile} is not counted"),
-                        scale(range, 0.0),
-                    ));
+                    faults.push(
+                        Fault::new(
+                            "A118",
+                            "k_range_dropped",
+                            format!("the {which} K tile of {tile} is not counted"),
+                            scale(range, 0.0),
+                        )
+                        .keyed(format!("{which} {tile}")),
+                    );
                 }
             }
         }
     }
     for (keep, which) in [(0..1, "even"), (1..2, "odd")] {
-        faults.push(Fault::new(
-            "A119",
-            "k_strided",
-            format!("the {which} terms of the sum are missing"),
-            move |s: &mut Setup<Matmul>| {
-                let at = At::Lanes { modulus: 2, keep: keep.clone() };
-                s.policy.at("x", Transform::Scale { at, by: 0.0 });
-            },
-        ));
+        faults.push(
+            Fault::new(
+                "A119",
+                "k_strided",
+                format!("the {which} terms of the sum are missing"),
+                move |s: &mut Setup<Matmul>| {
+                    let at = At::Lanes { modulus: 2, keep: keep.clone() };
+                    s.policy.at("x", Transform::Scale { at, by: 0.0 });
+                },
+            )
+            .keyed(which),
+        );
     }
     faults
 }
@@ -272,15 +294,18 @@ fn accumulator_faults(k: usize) -> Vec<Fault<Matmul>> {
             }
             for fma in [true, false] {
                 let acc = Accumulator { dtype, order: Order::Blocks(every), fma };
-                faults.push(Fault::new(
-                    code,
-                    slug,
-                    format!(
-                        "the running sum is rounded to {dtype} after every {every} terms{}",
-                        if fma { " (fused)" } else { "" }
-                    ),
-                    move |s: &mut Setup<Matmul>| s.policy.acc = acc,
-                ));
+                faults.push(
+                    Fault::new(
+                        code,
+                        slug,
+                        format!(
+                            "the running sum is rounded to {dtype} after every {every} terms{}",
+                            if fma { " (fused)" } else { "" }
+                        ),
+                        move |s: &mut Setup<Matmul>| s.policy.acc = acc,
+                    )
+                    .keyed(format!("every {every}{}", if fma { "" } else { " unfused" })),
+                );
             }
         }
     }

@@ -13,8 +13,8 @@ use serde::{Deserialize, Serialize};
 
 use super::variant::simplest;
 use super::{
-    ArgSpec, Fault, Inputs, Knob, Op, Out, OutSpec, Residual, Setup, Tensors, Tile, gain_faults, need,
-    store_faults,
+    ArgSpec, Fault, Inputs, Knob, Op, Out, OutSpec, Residual, Setup, Tensors, Tile, gain_faults,
+    need, store_faults,
 };
 use crate::arith::Real;
 use crate::error::{Error, Result};
@@ -133,17 +133,25 @@ impl Op for RmsNorm {
         let mut faults = Vec::new();
         for eps in [1e-5, 1e-6, 1e-8, 1e-12, 0.0] {
             if eps != params.eps {
-                faults.push(Fault::new(
-                    "A120",
-                    "wrong_eps",
-                    format!("eps is {eps:e} instead of {:e}", params.eps),
-                    move |s: &mut Setup<Self>| s.params.eps = eps,
-                ));
+                faults.push(
+                    Fault::new(
+                        "A120",
+                        "wrong_eps",
+                        format!("eps is {eps:e} instead of {:e}", params.eps),
+                        move |s: &mut Setup<Self>| s.params.eps = eps,
+                    )
+                    .keyed(format!("{eps:e}")),
+                );
             }
         }
-        faults.push(Fault::new("A121", "skipped", "the normalisation is left out", |s: &mut Setup<Self>| {
-            s.params.skipped = true;
-        }));
+        faults.push(Fault::new(
+            "A121",
+            "skipped",
+            "the normalisation is left out",
+            |s: &mut Setup<Self>| {
+                s.params.skipped = true;
+            },
+        ));
         for (weight, slug, code, detail) in [
             (Weight::PlusOne, "weight_plus_one", "A122", "1 + weight is multiplied (Gemma's form)"),
             (Weight::Ignored, "weight_ignored", "A123", "the weight is not multiplied"),
@@ -154,34 +162,45 @@ impl Op for RmsNorm {
         }
         for (keep, which) in [(32..64, "lower"), (0..32, "upper")] {
             if d >= 64 {
-                faults.push(Fault::new(
-                    "A124",
-                    "half_lanes",
-                    format!("only the {which} 32 of each 64 lanes enter the mean of squares"),
-                    move |s: &mut Setup<Self>| {
-                        let at = At::Lanes { modulus: 64, keep: keep.clone() };
-                        s.policy.at("squares", Transform::Scale { at, by: 0.0 });
-                    },
-                ));
+                faults.push(
+                    Fault::new(
+                        "A124",
+                        "half_lanes",
+                        format!("only the {which} 32 of each 64 lanes enter the mean of squares"),
+                        move |s: &mut Setup<Self>| {
+                            let at = At::Lanes { modulus: 64, keep: keep.clone() };
+                            s.policy.at("squares", Transform::Scale { at, by: 0.0 });
+                        },
+                    )
+                    .keyed(which),
+                );
             }
         }
         for tile in [32, 64, 128, 256] {
             let whole = d / tile * tile;
             if whole > 0 && whole < d {
-                faults.push(Fault::new(
-                    "A125",
-                    "tail_dropped",
-                    format!("elements {whole}..{d} are missing from the mean of squares"),
-                    move |s: &mut Setup<Self>| {
-                        let at = At::Range(whole..d);
-                        s.policy.at("squares", Transform::Scale { at, by: 0.0 });
-                    },
-                ));
+                faults.push(
+                    Fault::new(
+                        "A125",
+                        "tail_dropped",
+                        format!("elements {whole}..{d} are missing from the mean of squares"),
+                        move |s: &mut Setup<Self>| {
+                            let at = At::Range(whole..d);
+                            s.policy.at("squares", Transform::Scale { at, by: 0.0 });
+                        },
+                    )
+                    .keyed(format!("tile {tile}")),
+                );
             }
         }
-        faults.push(Fault::new("A126", "centred", "the mean is subtracted first, as in LayerNorm", |s: &mut Setup<Self>| {
-            s.params.centred = true;
-        }));
+        faults.push(Fault::new(
+            "A126",
+            "centred",
+            "the mean is subtracted first, as in LayerNorm",
+            |s: &mut Setup<Self>| {
+                s.params.centred = true;
+            },
+        ));
         faults.extend(store_faults("A127"));
         faults
     }
@@ -191,12 +210,15 @@ impl Op for RmsNorm {
         if let Some(eps) = implied_eps(params, residual)
             && eps != params.eps
         {
-            faults.push(Fault::new(
-                "A120",
-                "wrong_eps",
-                format!("eps is {eps:e} instead of {:e}", params.eps),
-                move |s: &mut Setup<Self>| s.params.eps = eps,
-            ));
+            faults.push(
+                Fault::new(
+                    "A120",
+                    "wrong_eps",
+                    format!("eps is {eps:e} instead of {:e}", params.eps),
+                    move |s: &mut Setup<Self>| s.params.eps = eps,
+                )
+                .keyed(format!("{eps:e}")),
+            );
         }
         faults
     }

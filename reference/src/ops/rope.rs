@@ -14,8 +14,8 @@
 use serde::{Deserialize, Serialize};
 
 use super::{
-    ArgSpec, Fault, Inputs, Knob, Op, Out, OutSpec, Residual, Setup, Tensors, Tile, gain_faults, need,
-    store_faults,
+    ArgSpec, Fault, Inputs, Knob, Op, Out, OutSpec, Residual, Setup, Tensors, Tile, gain_faults,
+    need, store_faults,
 };
 use crate::arith::{Real, math};
 use crate::dtype::{Dtype, Rounding};
@@ -136,8 +136,7 @@ fn rotate<R: Real>(x: &[R], cos: &[R], sin: &[R], pairing: Pairing, policy: &Pol
             Pairing::Halves => (i, i + half),
             Pairing::Adjacent => (2 * i, 2 * i + 1),
         };
-        let mut products =
-            [x[a].mul(cos[i]), x[b].mul(sin[i]), x[b].mul(cos[i]), x[a].mul(sin[i])];
+        let mut products = [x[a].mul(cos[i]), x[b].mul(sin[i]), x[b].mul(cos[i]), x[a].mul(sin[i])];
         policy.apply("product", &mut products);
         out[a] = products[0].sub(products[1]);
         out[b] = products[2].add(products[3]);
@@ -157,7 +156,11 @@ impl Op for Rope {
         let x = need(Self::NAME, tensors, "x", true)?;
         let positions = need(Self::NAME, tensors, "positions", false)?;
         let &[t, _, d] = x.shape() else {
-            return Err(Error::arg(Self::NAME, "x", format!("must be [T, H, D], is {:?}", x.shape())));
+            return Err(Error::arg(
+                Self::NAME,
+                "x",
+                format!("must be [T, H, D], is {:?}", x.shape()),
+            ));
         };
         if d % 2 != 0 {
             return Err(Error::arg(Self::NAME, "x", format!("head_dim must be even, is {d}")));
@@ -167,7 +170,11 @@ impl Op for Rope {
             return Err(Error::arg(Self::NAME, "positions", what));
         }
         if !(params.theta.is_finite() && params.theta > 0.0) {
-            return Err(Error::arg(Self::NAME, "theta", format!("must be > 0, is {}", params.theta)));
+            return Err(Error::arg(
+                Self::NAME,
+                "theta",
+                format!("must be > 0, is {}", params.theta),
+            ));
         }
         Ok(OutSpec::output(x.shape()))
     }
@@ -195,8 +202,10 @@ impl Op for Rope {
 
     fn knobs(params: &Params) -> Vec<Knob<Self>> {
         let angle = match params.angle {
-            Angle::F64 => Knob::new("angle", "f64").or("f32", |s: &mut Setup<Self>| s.params.angle = Angle::F32),
-            _ => Knob::new("angle", "f32").or("f64", |s: &mut Setup<Self>| s.params.angle = Angle::F64),
+            Angle::F64 => Knob::new("angle", "f64")
+                .or("f32", |s: &mut Setup<Self>| s.params.angle = Angle::F32),
+            _ => Knob::new("angle", "f32")
+                .or("f64", |s: &mut Setup<Self>| s.params.angle = Angle::F64),
         };
         let stored = |point: &'static str| {
             Knob::new(point, "f32").or("stored", move |s: &mut Setup<Self>| {
@@ -210,12 +219,15 @@ impl Op for Rope {
         let mut faults = Vec::new();
         for theta in [1e3, 1e4, 1e5, 5e5, 1e6, 5e6, 1e7] {
             if theta != params.theta {
-                faults.push(Fault::new(
-                    "A130",
-                    "wrong_theta",
-                    format!("theta is {theta} instead of {}", params.theta),
-                    move |s: &mut Setup<Self>| s.params.theta = theta,
-                ));
+                faults.push(
+                    Fault::new(
+                        "A130",
+                        "wrong_theta",
+                        format!("theta is {theta} instead of {}", params.theta),
+                        move |s: &mut Setup<Self>| s.params.theta = theta,
+                    )
+                    .keyed(format!("{theta:e}")),
+                );
             }
         }
         faults.push(Fault::new(
@@ -227,12 +239,15 @@ impl Op for Rope {
         let first = tensors.get("positions").filter(|p| !p.is_empty()).map_or(0, |p| p.get_i64(0));
         for offset in [1, -1, -first] {
             if offset != 0 && (offset.abs() == 1 || first > 1) {
-                faults.push(Fault::new(
-                    "A132",
-                    "position_offset",
-                    format!("positions are shifted by {offset}"),
-                    move |s: &mut Setup<Self>| s.params.offset = offset,
-                ));
+                faults.push(
+                    Fault::new(
+                        "A132",
+                        "position_offset",
+                        format!("positions are shifted by {offset}"),
+                        move |s: &mut Setup<Self>| s.params.offset = offset,
+                    )
+                    .keyed(format!("by {offset}")),
+                );
             }
         }
         for (times, slug, code, detail) in [
@@ -243,9 +258,14 @@ impl Op for Rope {
                 s.params.times = times;
             }));
         }
-        faults.push(Fault::new("A135", "inverse", "the rotation goes by minus the angle", |s: &mut Setup<Self>| {
-            s.params.inverse = true;
-        }));
+        faults.push(Fault::new(
+            "A135",
+            "inverse",
+            "the rotation goes by minus the angle",
+            |s: &mut Setup<Self>| {
+                s.params.inverse = true;
+            },
+        ));
         faults.push(Fault::new(
             "A136",
             "angle_bf16",

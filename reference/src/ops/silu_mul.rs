@@ -10,8 +10,8 @@
 use serde::{Deserialize, Serialize};
 
 use super::{
-    ArgSpec, Fault, Inputs, Knob, Op, Out, OutSpec, Residual, Setup, Tensors, Tile, gain_faults, need,
-    store_faults,
+    ArgSpec, Fault, Inputs, Knob, Op, Out, OutSpec, Residual, Setup, Tensors, Tile, gain_faults,
+    need, store_faults,
 };
 use crate::arith::Real;
 use crate::error::{Error, Result};
@@ -100,15 +100,30 @@ impl Op for SiluMul {
 
     fn faults(_params: &Params, _tensors: &Tensors) -> Vec<Fault<Self>> {
         let mut faults = vec![
-            Fault::new("A170", "operands_swapped", "silu(up) * gate: the operands are swapped", |s: &mut Setup<Self>| {
-                s.params.swapped = true;
-            }),
-            Fault::new("A171", "sigmoid", "sigmoid(gate) * up: the factor gate is missing", |s: &mut Setup<Self>| {
-                s.params.activation = Activation::Sigmoid;
-            }),
-            Fault::new("A172", "no_activation", "gate * up: the activation is missing", |s: &mut Setup<Self>| {
-                s.params.activation = Activation::None;
-            }),
+            Fault::new(
+                "A170",
+                "operands_swapped",
+                "silu(up) * gate: the operands are swapped",
+                |s: &mut Setup<Self>| {
+                    s.params.swapped = true;
+                },
+            ),
+            Fault::new(
+                "A171",
+                "sigmoid",
+                "sigmoid(gate) * up: the factor gate is missing",
+                |s: &mut Setup<Self>| {
+                    s.params.activation = Activation::Sigmoid;
+                },
+            ),
+            Fault::new(
+                "A172",
+                "no_activation",
+                "gate * up: the activation is missing",
+                |s: &mut Setup<Self>| {
+                    s.params.activation = Activation::None;
+                },
+            ),
         ];
         faults.extend(store_faults("A173"));
         faults

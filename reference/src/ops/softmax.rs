@@ -7,8 +7,8 @@
 use serde::{Deserialize, Serialize};
 
 use super::{
-    ArgSpec, Fault, Inputs, Knob, Op, Out, OutSpec, Residual, Setup, Tensors, Tile, gain_faults, need,
-    store_faults,
+    ArgSpec, Fault, Inputs, Knob, Op, Out, OutSpec, Residual, Setup, Tensors, Tile, gain_faults,
+    need, store_faults,
 };
 use crate::arith::Real;
 use crate::error::Result;
@@ -103,16 +103,24 @@ impl Op for Softmax {
 
     fn faults(_params: &Params, _tensors: &Tensors) -> Vec<Fault<Self>> {
         let mut faults = store_faults("A160");
-        faults.push(Fault::new("A161", "unnormalised", "the division by the sum is missing", |s: &mut Setup<Self>| {
-            s.params.unnormalised = true;
-        }));
+        faults.push(Fault::new(
+            "A161",
+            "unnormalised",
+            "the division by the sum is missing",
+            |s: &mut Setup<Self>| {
+                s.params.unnormalised = true;
+            },
+        ));
         for temperature in [0.5, 2.0] {
-            faults.push(Fault::new(
-                "A162",
-                "wrong_temperature",
-                format!("scores are divided by {temperature}"),
-                move |s: &mut Setup<Self>| s.params.temperature = temperature,
-            ));
+            faults.push(
+                Fault::new(
+                    "A162",
+                    "wrong_temperature",
+                    format!("scores are divided by {temperature}"),
+                    move |s: &mut Setup<Self>| s.params.temperature = temperature,
+                )
+                .keyed(format!("{temperature}")),
+            );
         }
         faults
     }

@@ -75,7 +75,11 @@ impl<O: Op> Knob<O> {
     }
 
     /// Adds a choice that is legitimate anywhere.
-    pub fn or(self, value: &'static str, edit: impl Fn(&mut Setup<O>) + Send + Sync + 'static) -> Self {
+    pub fn or(
+        self,
+        value: &'static str,
+        edit: impl Fn(&mut Setup<O>) + Send + Sync + 'static,
+    ) -> Self {
         self.choice(value, false, edit)
     }
 
@@ -112,6 +116,8 @@ pub struct Fault<O: Op> {
     pub code: &'static str,
     /// Name within the op: `kv_head_modulo`. Faults that differ in a parameter share it.
     pub slug: &'static str,
+    /// Tells faults of one slug apart, the same in every case: `tile 32`. May be empty.
+    pub key: String,
     /// What is wrong, in one sentence with the parameter's value.
     pub detail: String,
     /// How to get there from a legitimate setup.
@@ -123,6 +129,7 @@ impl<O: Op> Clone for Fault<O> {
         Fault {
             code: self.code,
             slug: self.slug,
+            key: self.key.clone(),
             detail: self.detail.clone(),
             edit: self.edit.clone(),
         }
@@ -137,7 +144,12 @@ impl<O: Op> Fault<O> {
         detail: impl Into<String>,
         edit: impl Fn(&mut Setup<O>) + Send + Sync + 'static,
     ) -> Self {
-        Fault { code, slug, detail: detail.into(), edit: Arc::new(edit) }
+        Fault { code, slug, key: String::new(), detail: detail.into(), edit: Arc::new(edit) }
+    }
+
+    /// The same fault with a key.
+    pub fn keyed(self, key: impl Into<String>) -> Self {
+        Fault { key: key.into(), ..self }
     }
 
     /// `op.slug`.

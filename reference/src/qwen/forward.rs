@@ -85,7 +85,8 @@ impl<'c, R: Real> Forward<'c, R> {
         for (index, node) in self.plan.nodes.iter().enumerate() {
             let mut stored = self.weights[index].clone();
             for (arg, source) in &node.inputs {
-                if let (Source::Tokens | Source::Positions, Some(v)) = (source, integers.get(*arg)) {
+                if let (Source::Tokens | Source::Positions, Some(v)) = (source, integers.get(*arg))
+                {
                     stored.insert((*arg).to_string(), v.clone());
                 }
             }
@@ -103,8 +104,9 @@ impl<'c, R: Real> Forward<'c, R> {
                 inputs = inputs.with(arg, made);
             }
             let run = Run { node, preset: self.preset, inputs, stored: &stored };
-            let out = ops::visit(node.op, run)
-                .ok_or_else(|| Error::Request(format!("the plan names an unknown op `{}`", node.op)))??;
+            let out = ops::visit(node.op, run).ok_or_else(|| {
+                Error::Request(format!("the plan names an unknown op `{}`", node.op))
+            })??;
             observer(node, &out);
             if let Some(cache) = self.history.get_mut(&node.probe) {
                 cache.extend_from_slice(&out);

@@ -148,13 +148,28 @@ impl Builder<'_> {
         self.push(None, "embed", "embedding", json!({}), self.config.hidden_size, inputs);
     }
 
-    fn norm(&mut self, layer: Option<usize>, name: &str, x: Source, w: String, width: usize) -> String {
+    fn norm(
+        &mut self,
+        layer: Option<usize>,
+        name: &str,
+        x: Source,
+        w: String,
+        width: usize,
+    ) -> String {
         let params = json_of(rms_norm::Params::new(self.config.rms_norm_eps));
         self.push(layer, name, "rms_norm", params, width, vec![("x", x), ("weight", weight(w))])
     }
 
     /// A linear layer: plain or GPTQ.
-    fn linear(&mut self, n: usize, name: &str, module: &str, x: &str, width: usize, bias: bool) -> String {
+    fn linear(
+        &mut self,
+        n: usize,
+        name: &str,
+        module: &str,
+        x: &str,
+        width: usize,
+        bias: bool,
+    ) -> String {
         let prefix = format!("model.layers.{n}.{module}");
         let mut inputs = vec![("x", probe(x))];
         if bias {
@@ -263,7 +278,11 @@ impl Builder<'_> {
     fn head(&mut self, residual: &str) {
         let hidden = self.config.hidden_size;
         let x = self.norm(None, "final_norm", probe(residual), "model.norm.weight".into(), hidden);
-        let w = if self.config.tie_word_embeddings { "model.embed_tokens.weight" } else { "lm_head.weight" };
+        let w = if self.config.tie_word_embeddings {
+            "model.embed_tokens.weight"
+        } else {
+            "lm_head.weight"
+        };
         let inputs = vec![("x", probe(&x)), ("weight", weight(w))];
         self.push(None, "logits", "matmul", json!({}), self.config.vocab_size, inputs);
     }

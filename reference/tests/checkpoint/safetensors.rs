@@ -269,7 +269,10 @@ proptest! {
     }
 
     #[test]
-    fn any_length_but_the_right_one_is_refused((tensors, metadata) in any_file(), cut in 0usize..400) {
+    fn any_length_but_the_right_one_is_refused(
+        (tensors, metadata) in any_file(),
+        cut in 0usize..400,
+    ) {
         let mut bytes = to_bytes(&tensors, &metadata).unwrap();
         let right = bytes.len();
         bytes.resize(cut, 0);
@@ -307,7 +310,11 @@ proptest! {
     }
 
     #[test]
-    fn hostile_numbers_never_panic(shape in prop::collection::vec(any::<u64>(), 0..10), start: u64, end: u64) {
+    fn hostile_numbers_never_panic(
+        shape in prop::collection::vec(any::<u64>(), 0..10),
+        start: u64,
+        end: u64,
+    ) {
         let text = header(&[("t", &format!("{shape:?}"), start, end)]);
         let _ = parse(&raw(&text, 16));
     }

@@ -29,7 +29,8 @@ pub struct Gptq {
     pub sym: bool,
     /// Whether rows were quantised by falling activation, so that `g_idx` is not sorted.
     pub desc_act: bool,
-    /// How zero points are stored. A file that does not say is V1, the only format when it was made.
+    /// How zero points are stored. A file that does not say is V1, the only format when it was
+    /// made.
     pub format: GptqFormat,
     /// The quantised layers of a block as `self_attn.q_proj`; `None` is all seven.
     pub modules: Option<Vec<String>>,
@@ -183,7 +184,10 @@ fn format(fields: &Fields<'_>) -> Result<GptqFormat> {
         if let Some((first, value)) = found.filter(|(_, f)| *f != format) {
             return Err(fields.error(
                 first,
-                format!("says {value:?}, but `{name}` says {format:?}: the formats' zero points differ by one"),
+                format!(
+                    "says {value:?}, but `{name}` says {format:?}: the formats' zero points \
+                     differ by one"
+                ),
             ));
         }
         found = Some((name, format));
@@ -247,7 +251,9 @@ fn check_rest(fields: &Fields<'_>) -> Result<()> {
         Some(name) => Err(fields.error(
             name,
             format!(
-                "is not a field of GPTQ that assay knows (unknown are {}), so it cannot tell whether it changes the numbers; remove it from a copy of the file if it does not",
+                "is not a field of GPTQ that assay knows (unknown are {}), so it cannot tell \
+                 whether it changes the numbers; remove it from a copy of the file if it does \
+                 not",
                 list(unknown.iter().copied())
             ),
         )),
@@ -260,7 +266,8 @@ fn agree(inner: &Gptq, outer: &Gptq, path: &Path) -> Result<()> {
         Err(Error::file(
             path,
             format!(
-                "`{name}` is {b}, but `quantization_config.{name}` in config.json is {a}: engines differ in which file they read"
+                "`{name}` is {b}, but `quantization_config.{name}` in config.json is {a}: \
+                 engines differ in which file they read"
             ),
         ))
     };

@@ -23,6 +23,7 @@ const HARMLESS: &[&str] = &[
     "_attn_implementation_autoset",
     "attn_implementation",
     "chunk_size_feed_forward",
+    "is_decoder",
     "output_attentions",
     "output_hidden_states",
     "output_scores",
@@ -31,6 +32,7 @@ const HARMLESS: &[&str] = &[
     "torchscript",
     "use_bfloat16",
     "tf_legacy_loss",
+    "tie_last_hidden_states",
     "use_cache",
     // Token ids and tokenizer names that the forward does not see.
     "bos_token_id",
@@ -135,7 +137,10 @@ pub(super) fn check(config: &Fields<'_>) -> Result<()> {
             Some((_, what)) => {
                 return Err(config.error(
                     name,
-                    format!("asks for {what}, which is not supported: assay runs dense Qwen2ForCausalLM and Qwen3ForCausalLM models"),
+                    format!(
+                        "asks for {what}, which is not supported: assay runs dense \
+                         Qwen2ForCausalLM and Qwen3ForCausalLM models"
+                    ),
                 ));
             }
             None => unknown.push(name),
@@ -147,7 +152,8 @@ pub(super) fn check(config: &Fields<'_>) -> Result<()> {
     Err(Error::file(
         config.path(),
         format!(
-            "sets fields that assay does not know, so it cannot tell whether they change the numbers: {}; remove them from a copy of the file if they do not",
+            "sets fields that assay does not know, so it cannot tell whether they change the \
+             numbers: {}; remove them from a copy of the file if they do not",
             list(unknown)
         ),
     ))

@@ -1,9 +1,9 @@
 //! `config.json`, read so that nothing that changes the numbers is guessed or overlooked.
 //!
 //! transformers fills missing fields with a class's defaults, which are not the released models'
-//! values; a checkpoint whose config lost `rope_theta` still loads and answers nonsense. Here such a
-//! field is an error, a field that asks for something unsupported is an error by name, and so is a
-//! field nobody here has heard of. Both spellings are read: transformers 4 (`rope_theta`,
+//! values; a checkpoint whose config lost `rope_theta` still loads and answers nonsense. Here such
+//! a field is an error, a field that asks for something unsupported is an error by name, and so is
+//! a field nobody here has heard of. Both spellings are read: transformers 4 (`rope_theta`,
 //! `torch_dtype`, `rope_scaling`) and 5 (`rope_parameters`, `dtype`, `layer_types`).
 
 mod fields;
@@ -103,19 +103,21 @@ pub struct Config {
 }
 
 impl Config {
-    /// Reads `config.json` in `dir`, and `generation_config.json` and `quantize_config.json` if they
-    /// are there.
+    /// Reads `config.json` in `dir`, and `generation_config.json` and `quantize_config.json` if
+    /// they are there.
     ///
     /// # Errors
     /// [`Error::Io`] when a file cannot be read; [`Error::File`] when there is no config.json, or a
-    /// field is missing, of a wrong type, out of range, contradicted by another, unsupported or unknown.
+    /// field is missing, of a wrong type, out of range, contradicted by another, unsupported or
+    /// unknown.
     pub fn open(dir: &Path) -> Result<Config> {
         ensure_folder(dir)?;
         let path = dir.join("config.json");
         let Some(object) = json::read_optional(&path)? else {
             return Err(Error::file(
                 path,
-                "there is no config; expected a checkpoint as transformers saves it, with config.json beside the weights",
+                "there is no config; expected a checkpoint as transformers saves it, with \
+                 config.json beside the weights",
             ));
         };
         let quantize_path = dir.join("quantize_config.json");
@@ -184,7 +186,8 @@ impl Config {
         self.num_key_value_heads * self.head_dim
     }
 
-    /// Outputs and inputs of a linear layer of a block (see [`LINEARS`]), or `None` for other names.
+    /// Outputs and inputs of a linear layer of a block (see [`LINEARS`]), or `None` for other
+    /// names.
     pub fn linear_shape(&self, module: &str) -> Option<[usize; 2]> {
         Some(match module {
             "self_attn.q_proj" => [self.q_rows(), self.hidden_size],
@@ -215,7 +218,8 @@ impl Config {
                 return Err(Error::file(
                     path,
                     format!(
-                        "`{module}` is {n} x {k}, but GPTQ packs eight 4-bit values into a word, so both must be multiples of 8"
+                        "`{module}` is {n} x {k}, but GPTQ packs eight 4-bit values into a word, \
+                         so both must be multiples of 8"
                     ),
                 ));
             }
@@ -239,7 +243,8 @@ fn architecture(f: &Fields<'_>) -> Result<Architecture> {
         Some(kind) if kind != architecture.model_type() => Err(f.error(
             "model_type",
             format!(
-                "is `{}`, but `architectures` names {architecture}, whose type is `{}`: one of the two is wrong; {supported}",
+                "is `{}`, but `architectures` names {architecture}, whose type is `{}`: one of \
+                 the two is wrong; {supported}",
                 kind.escape_debug(),
                 architecture.model_type()
             ),
@@ -250,7 +255,8 @@ fn architecture(f: &Fields<'_>) -> Result<Architecture> {
 
 fn kv_heads(f: &Fields<'_>, heads: usize) -> Result<usize> {
     let n = f.integer("num_key_value_heads", 1..=1 << 12)?;
-    let why = "assay does not guess it (transformers would take num_attention_heads, which is wrong for every released Qwen2.5 and Qwen3): k_proj's rows divided by head_dim tell it";
+    let why = "assay does not guess it (transformers would take num_attention_heads, which is \
+         wrong for every released Qwen2.5 and Qwen3): k_proj's rows divided by head_dim tell it";
     let n = f.need("num_key_value_heads", n, why)? as usize; // 1..=2^12
     if !heads.is_multiple_of(n) {
         return Err(f.error(
@@ -265,12 +271,14 @@ fn head_dim(f: &Fields<'_>, arch: Architecture, hidden: usize, heads: usize) -> 
     let dim = match (f.integer("head_dim", 1..=4096)?, arch) {
         (Some(dim), _) => dim as usize, // 1..=4096
         (None, Architecture::Qwen3) => {
-            let why = "Qwen3's is not hidden_size / num_attention_heads: released models have 128, and q_proj's rows divided by num_attention_heads tell it";
+            let why = "Qwen3's is not hidden_size / num_attention_heads: released models have \
+                 128, and q_proj's rows divided by num_attention_heads tell it";
             return f.need("head_dim", None, why);
         }
         (None, Architecture::Qwen2) if !hidden.is_multiple_of(heads) => {
             let why = format!(
-                "and hidden_size {hidden} is not a multiple of num_attention_heads {heads}, so Qwen2's rule hidden_size / num_attention_heads gives none"
+                "and hidden_size {hidden} is not a multiple of num_attention_heads {heads}, so \
+                 Qwen2's rule hidden_size / num_attention_heads gives none"
             );
             return f.need("head_dim", None, &why);
         }
@@ -285,7 +293,8 @@ fn head_dim(f: &Fields<'_>, arch: Architecture, hidden: usize, heads: usize) -> 
 }
 
 fn eps(f: &Fields<'_>) -> Result<f64> {
-    let why = "assay does not guess it: known values are 1e-6 (Qwen2, Qwen2.5, Qwen3) and 1e-5 (some R1 distills); take it from the original config.json";
+    let why = "assay does not guess it: known values are 1e-6 (Qwen2, Qwen2.5, Qwen3) and 1e-5 \
+         (some R1 distills); take it from the original config.json";
     let eps = f.need("rms_norm_eps", f.real("rms_norm_eps")?, why)?;
     if !(eps > 0.0 && eps <= 0.1) {
         return Err(f.error(
@@ -299,7 +308,8 @@ fn eps(f: &Fields<'_>) -> Result<f64> {
 }
 
 fn tied(f: &Fields<'_>) -> Result<bool> {
-    let why = "assay does not guess it: known values are true (Qwen2.5 up to 3B, Qwen3 up to 4B) and false (larger ones, R1-Distill-Qwen-1.5B); take it from the original config.json";
+    let why = "assay does not guess it: known values are true (Qwen2.5 up to 3B, Qwen3 up to 4B) \
+         and false (larger ones, R1-Distill-Qwen-1.5B); take it from the original config.json";
     f.need("tie_word_embeddings", f.flag("tie_word_embeddings")?, why)
 }
 
@@ -307,7 +317,8 @@ fn attention_bias(f: &Fields<'_>, arch: Architecture) -> Result<bool> {
     match (arch, f.flag("attention_bias")?) {
         (Architecture::Qwen2, Some(false)) => Err(f.error(
             "attention_bias",
-            "is false, but Qwen2ForCausalLM always has biases on q, k and v: the architecture or this field is wrong",
+            "is false, but Qwen2ForCausalLM always has biases on q, k and v: the architecture or \
+             this field is wrong",
         )),
         (Architecture::Qwen2, _) => Ok(true),
         (Architecture::Qwen3, given) => Ok(given.unwrap_or(false)),
@@ -335,7 +346,11 @@ fn check_window(f: &Fields<'_>, layers: usize) -> Result<()> {
         (Some(window), None) => {
             return Err(f.error(
                 "sliding_window",
-                format!("is {window}, but `use_sliding_window` is missing, and engines differ in what that means; add `use_sliding_window`: false if the model does not use it ({unsupported})"),
+                format!(
+                    "is {window}, but `use_sliding_window` is missing, and engines differ in \
+                     what that means; add `use_sliding_window`: false if the model does not use \
+                     it ({unsupported})"
+                ),
             ));
         }
         _ => {}
@@ -366,7 +381,8 @@ fn dtype(f: &Fields<'_>) -> Result<Dtype> {
         ));
     }
     let name = if new.is_some() { "dtype" } else { "torch_dtype" };
-    let why = "(`dtype`, or `torch_dtype` as transformers 4 spells it): expected bfloat16, float16 or float32";
+    let why = "(`dtype`, or `torch_dtype` as transformers 4 spells it): expected bfloat16, \
+         float16 or float32";
     Ok(match f.need("dtype", new.or(old), why)? {
         "bfloat16" => Dtype::Bf16,
         "float16" => Dtype::F16,

@@ -7,7 +7,9 @@
 use super::fields::Fields;
 use crate::error::Result;
 
-const WHY: &str = "assay does not guess it: known values are 1000000 (Qwen2, Qwen2.5, Qwen3), 10000 (Qwen2.5-Math, R1-Distill-Qwen-1.5B) and 5000000 (Qwen3-2507); take it from the original config.json";
+const WHY: &str = "assay does not guess it: known values are 1000000 (Qwen2, Qwen2.5, Qwen3), \
+     10000 (Qwen2.5-Math, R1-Distill-Qwen-1.5B) and 5000000 (Qwen3-2507); take it from the \
+     original config.json";
 
 /// The largest base accepted; released models have 5e6 at most.
 const MAX_THETA: f64 = 1e12;
@@ -30,7 +32,8 @@ pub(super) fn theta(config: &Fields<'_>) -> Result<f64> {
         if let Some((field, _)) = rope.unseen().next() {
             return Err(rope.error(
                 field,
-                "is not known for the default rotation; only rope_theta, rope_type and a partial_rotary_factor of 1 are",
+                "is not known for the default rotation; only rope_theta, rope_type and a \
+                 partial_rotary_factor of 1 are",
             ));
         }
     }
@@ -44,7 +47,10 @@ pub(super) fn theta(config: &Fields<'_>) -> Result<f64> {
     if let Some((other, value)) = found.iter().find(|(_, t)| t != theta) {
         return Err(config.error(
             first,
-            format!("is {theta}, but `{other}` is {value}: one of the two is wrong, and engines differ in which they read"),
+            format!(
+                "is {theta}, but `{other}` is {value}: one of the two is wrong, and engines \
+                 differ in which they read"
+            ),
         ));
     }
     if !(*theta > 1.0 && *theta <= MAX_THETA) {

@@ -33,7 +33,8 @@ fn check_form(config: &Config, files: &Files, e: &Expected, tensor: &Tensor) -> 
     let fail = |what: String| Err(Error::tensor(files.path_of(&e.name), &e.name, what));
     if tensor.shape() != e.shape {
         return fail(format!(
-            "expected shape {:?} by config.json, found {:?}{}; correct config.json, or use the config that belongs to these weights{}",
+            "expected shape {:?} by config.json, found {:?}{}; correct config.json, or use the \
+             config that belongs to these weights{}",
             e.shape,
             tensor.shape(),
             implied(config, e, tensor),
@@ -42,7 +43,8 @@ fn check_form(config: &Config, files: &Files, e: &Expected, tensor: &Tensor) -> 
     }
     if !e.kind.allows(tensor.dtype()) {
         return fail(format!(
-            "expected {}, found {}: the tensor was converted, or belongs to another model; convert the checkpoint again",
+            "expected {}, found {}: the tensor was converted, or belongs to another model; \
+             convert the checkpoint again",
             e.kind,
             tensor.dtype()
         ));
@@ -170,7 +172,8 @@ fn check_unread(
     Err(Error::file(
         files.dir(),
         format!(
-            "holds {} that {} never reads: {}{bias}{}. Correct config.json, or remove the tensors if they do not belong to the model",
+            "holds {} that {} never reads: {}{bias}{}. Correct config.json, or remove the \
+             tensors if they do not belong to the model",
             plural(unread.len(), "tensor"),
             config.architecture,
             list(unread.iter().copied()),
@@ -188,7 +191,9 @@ fn check_tied(files: &Files) -> Result<()> {
         files.path_of(HEAD),
         HEAD,
         format!(
-            "tie_word_embeddings is true, but this tensor differs from `{EMBEDDING}`: engines that read it give other logits than those that do not. Either tie_word_embeddings must be false or the tensor removed"
+            "tie_word_embeddings is true, but this tensor differs from `{EMBEDDING}`: engines \
+             that read it give other logits than those that do not. Either tie_word_embeddings \
+             must be false or the tensor removed"
         ),
     ))
 }
@@ -226,7 +231,8 @@ fn check_groups(
                     files.path_of(&e.name),
                     &e.name,
                     format!(
-                        "input row {k} has group {g}, but groups go from 0 to {} ({} rows in groups of {size}): group_size is wrong or the tensor is damaged",
+                        "input row {k} has group {g}, but groups go from 0 to {} ({} rows in \
+                         groups of {size}): group_size is wrong or the tensor is damaged",
                         groups - 1,
                         tensor.len()
                     ),
@@ -245,7 +251,8 @@ fn check_groups(
     for (names, what) in [
         (
             unsorted,
-            "desc_act is false, but not every row k has group k / group_size; the groups are used as stored, while engines that trust desc_act ignore them",
+            "desc_act is false, but not every row k has group k / group_size; the groups are \
+             used as stored, while engines that trust desc_act ignore them",
         ),
         (uneven, "some groups have more rows than group_size; the groups are used as stored"),
     ] {
@@ -264,7 +271,8 @@ fn note_dtypes(config: &Config, files: &Files, expected: &[Expected], warnings: 
     let names: Vec<&str> = expected.iter().filter(differs).map(|e| e.name.as_str()).collect();
     if !names.is_empty() {
         warnings.push(format!(
-            "{} not stored as {}, the config's dtype: {}; they are used as stored, while engines convert them when loading",
+            "{} not stored as {}, the config's dtype: {}; they are used as stored, while engines \
+             convert them when loading",
             plural(names.len(), "tensor"),
             config.dtype,
             list(names.iter().copied())
@@ -298,7 +306,9 @@ fn hints(config: &Config, files: &Files) -> String {
     }
     match (&config.quantization, any(".qweight")) {
         (None, true) => hint(
-            "the files hold packed weights (.qweight), but neither config.json's quantization_config nor quantize_config.json describes them".to_owned(),
+            "the files hold packed weights (.qweight), but neither config.json's \
+             quantization_config nor quantize_config.json describes them"
+                .to_owned(),
         ),
         (Some(_), false) => hint("the config describes GPTQ, but no tensor is packed".to_owned()),
         _ => {}

@@ -34,7 +34,9 @@ pub(super) fn finite(files: &Files, expected: &[Expected]) -> Result<()> {
         files.path_of(name),
         *name,
         format!(
-            "{} at element {} (index {:?}); {} of its {} values are not finite{others}. Weights must be finite: the file is damaged, or a conversion overflowed; compare its hash or convert again",
+            "{} at element {} (index {:?}); {} of its {} values are not finite{others}. Weights \
+             must be finite: the file is damaged, or a conversion overflowed; compare its hash \
+             or convert again",
             if tensor.get(bad.first).is_nan() { "NaN" } else { "an infinity" },
             bad.first,
             index_of(bad.first, tensor.shape()),

@@ -44,7 +44,9 @@ fn masks(t: usize, s: usize) -> Vec<Fault<Attention>> {
         mask("A142", "mask_missing", "queries see all keys, the future too", MaskCorner::None);
     }
     let mut lost = |code, slug, detail: String, lost: Lost| {
-        faults.push(Fault::new(code, slug, detail, move |s: &mut S| s.params.lost = lost));
+        let key = if let Lost::Window(n) = lost { format!("window {n}") } else { String::new() };
+        let edit = move |s: &mut S| s.params.lost = lost;
+        faults.push(Fault::new(code, slug, detail, edit).keyed(key));
     };
     lost(
         "A144",
@@ -70,12 +72,15 @@ fn masks(t: usize, s: usize) -> Vec<Fault<Attention>> {
         }
     }
     for sentinel in [-1e4, -5e4, -65504.0] {
-        faults.push(Fault::new(
-            "A148",
-            "finite_mask",
-            format!("masked scores become {sentinel} instead of -inf and leak"),
-            move |s: &mut S| s.params.sentinel = Some(sentinel),
-        ));
+        faults.push(
+            Fault::new(
+                "A148",
+                "finite_mask",
+                format!("masked scores become {sentinel} instead of -inf and leak"),
+                move |s: &mut S| s.params.sentinel = Some(sentinel),
+            )
+            .keyed(format!("{sentinel}")),
+        );
     }
     faults
 }
@@ -84,12 +89,15 @@ fn scales(params: &Params, d: usize) -> Vec<Fault<Attention>> {
     let mut faults = Vec::new();
     let mut add = |scale: f64, text: String| {
         if (scale / params.scale - 1.0).abs() > 1e-9 {
-            faults.push(Fault::new(
-                "A149",
-                "wrong_scale",
-                format!("scores are scaled by {text} instead of {:.6}", params.scale),
-                move |s: &mut S| s.params.scale = scale,
-            ));
+            faults.push(
+                Fault::new(
+                    "A149",
+                    "wrong_scale",
+                    format!("scores are scaled by {text} instead of {:.6}", params.scale),
+                    move |s: &mut S| s.params.scale = scale,
+                )
+                .keyed(text),
+            );
         }
     };
     for n in [32, 48, 64, 80, 96, 112, 120, 128, 160, 192, 256] {
@@ -116,12 +124,15 @@ fn rescales(s: usize) -> Vec<Fault<Attention>> {
                 };
                 let place = at.map_or("any key tile".into(), |n: usize| format!("key tile {n}"));
                 let rescale = Rescale { block, at, numerator };
-                faults.push(Fault::new(
-                    code,
-                    slug,
-                    format!("{what} is not rescaled at {place} of {block} keys"),
-                    move |s: &mut S| s.params.rescale = Some(rescale),
-                ));
+                faults.push(
+                    Fault::new(
+                        code,
+                        slug,
+                        format!("{what} is not rescaled at {place} of {block} keys"),
+                        move |s: &mut S| s.params.rescale = Some(rescale),
+                    )
+                    .keyed(format!("{place} of {block}")),
+                );
             }
         }
     }
@@ -134,27 +145,32 @@ fn precision() -> Vec<Fault<Attention>> {
         [(Dtype::Bf16, "A14C", "scores_bf16"), (Dtype::F16, "A14D", "scores_f16")]
     {
         for points in [&["scores"][..], &["qk"], &["qk", "scores"]] {
-            faults.push(Fault::new(
-                code,
-                slug,
-                format!("{} are rounded to {dtype}", points.join(" and ")),
-                move |s: &mut S| points.iter().for_each(|p| s.policy.round_at(p, dtype)),
-            ));
+            faults.push(
+                Fault::new(
+                    code,
+                    slug,
+                    format!("{} are rounded to {dtype}", points.join(" and ")),
+                    move |s: &mut S| points.iter().for_each(|p| s.policy.round_at(p, dtype)),
+                )
+                .keyed(points.join(" and ")),
+            );
         }
     }
     for block in [None, Some(16), Some(32), Some(64), Some(128)] {
-        let relative = block.map_or("the final maximum".into(), |b| {
-            format!("the running maximum of {b} keys")
-        });
-        faults.push(Fault::new(
-            "A14E",
-            "probs_truncated",
-            format!("P is truncated to bf16 relative to {relative}"),
-            move |s: &mut S| {
-                s.params.probs_block = block;
-                s.policy.at("probs", Transform::Round(Rounding::toward_zero(Dtype::Bf16)));
-            },
-        ));
+        let relative = block
+            .map_or("the final maximum".into(), |b| format!("the running maximum of {b} keys"));
+        faults.push(
+            Fault::new(
+                "A14E",
+                "probs_truncated",
+                format!("P is truncated to bf16 relative to {relative}"),
+                move |s: &mut S| {
+                    s.params.probs_block = block;
+                    s.policy.at("probs", Transform::Round(Rounding::toward_zero(Dtype::Bf16)));
+                },
+            )
+            .keyed(relative),
+        );
     }
     faults
 }

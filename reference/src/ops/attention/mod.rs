@@ -18,7 +18,10 @@ mod faults;
 use serde::{Deserialize, Serialize};
 
 use super::softmax::{exponentials, maximum};
-use super::{ArgSpec, Fault, Inputs, Knob, Op, Out, OutSpec, Residual, Setup, Tensors, Tile, gain_faults, need};
+use super::{
+    ArgSpec, Fault, Inputs, Knob, Op, Out, OutSpec, Residual, Setup, Tensors, Tile, gain_faults,
+    need,
+};
 use crate::arith::Real;
 use crate::dtype::Dtype;
 use crate::error::{Error, Result};
@@ -187,7 +190,8 @@ impl Op for Attention {
         let [q, k, v] = ["q", "k", "v"].map(|n| need(Self::NAME, tensors, n, true));
         let (q, k, v) = (q?, k?, v?);
         let (&[t, hq, d], &[s, hkv, dk]) = (q.shape(), k.shape()) else {
-            let what = format!("q and k must be [T, H, D], are {:?} and {:?}", q.shape(), k.shape());
+            let what =
+                format!("q and k must be [T, H, D], are {:?} and {:?}", q.shape(), k.shape());
             return Err(Error::arg(Self::NAME, "q", what));
         };
         if v.shape() != k.shape() {
@@ -271,8 +275,7 @@ fn query<R: Real>(
     policy: &Policy,
 ) -> Vec<R> {
     let s_len = kv.k.len();
-    let keys: Vec<usize> =
-        (0..s_len).filter(|&j| params.sentinel.is_some() || seen(j)).collect();
+    let keys: Vec<usize> = (0..s_len).filter(|&j| params.sentinel.is_some() || seen(j)).collect();
     let mut qk: Vec<R> = keys.iter().map(|&j| R::dot(q, &kv.k[j], 0, &policy.acc)).collect();
     policy.apply("qk", &mut qk);
     let scale = R::constant(params.scale);

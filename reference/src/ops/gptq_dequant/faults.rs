@@ -29,21 +29,26 @@ pub(super) fn catalogue(params: &Params, tensors: &Tensors) -> Vec<Fault<GptqDeq
             |s: &mut S| s.params.group = Group::Sequential,
         ));
     }
-    for (nibbles, text) in
-        [(Nibbles::HighFirst, "from the top"), (Nibbles::Awq, "in AWQ's order")]
+    for (nibbles, text) in [(Nibbles::HighFirst, "from the top"), (Nibbles::Awq, "in AWQ's order")]
     {
-        faults.push(Fault::new(
-            "A1A3",
-            "nibble_order",
-            format!("the nibbles of a weight word are taken {text}"),
-            move |s: &mut S| s.params.nibbles = nibbles,
-        ));
-        faults.push(Fault::new(
-            "A1A4",
-            "zero_nibble_order",
-            format!("the nibbles of a zero-point word are taken {text}"),
-            move |s: &mut S| s.params.zero_nibbles = nibbles,
-        ));
+        faults.push(
+            Fault::new(
+                "A1A3",
+                "nibble_order",
+                format!("the nibbles of a weight word are taken {text}"),
+                move |s: &mut S| s.params.nibbles = nibbles,
+            )
+            .keyed(text),
+        );
+        faults.push(
+            Fault::new(
+                "A1A4",
+                "zero_nibble_order",
+                format!("the nibbles of a zero-point word are taken {text}"),
+                move |s: &mut S| s.params.zero_nibbles = nibbles,
+            )
+            .keyed(text),
+        );
     }
     faults.push(Fault::new(
         "A1A5",
@@ -51,12 +56,9 @@ pub(super) fn catalogue(params: &Params, tensors: &Tensors) -> Vec<Fault<GptqDeq
         "qweight is read as packed along N instead of K",
         |s: &mut S| s.params.packing = Packing::AlongN,
     ));
-    faults.push(Fault::new(
-        "A1A6",
-        "zero_wrap",
-        "a zero point of 16 wraps to 0",
-        |s: &mut S| s.params.wrap = Wrap::Modulo,
-    ));
+    faults.push(Fault::new("A1A6", "zero_wrap", "a zero point of 16 wraps to 0", |s: &mut S| {
+        s.params.wrap = Wrap::Modulo
+    }));
     let groups = tensors.get("scales").map_or(1, |s| s.shape()[0]);
     if groups > 1 {
         faults.push(Fault::new(
@@ -78,9 +80,14 @@ pub(super) fn catalogue(params: &Params, tensors: &Tensors) -> Vec<Fault<GptqDeq
         "the zero point is taken as 8 whatever is stored",
         |s: &mut S| s.params.zero = ZeroPoint::Symmetric,
     ));
-    faults.push(Fault::new("A1AA", "negated", "(z - q) * scale: the sign is wrong", |s: &mut S| {
-        s.params.negated = true;
-    }));
+    faults.push(Fault::new(
+        "A1AA",
+        "negated",
+        "(z - q) * scale: the sign is wrong",
+        |s: &mut S| {
+            s.params.negated = true;
+        },
+    ));
     faults.extend(store_faults("A1AB"));
     faults
 }

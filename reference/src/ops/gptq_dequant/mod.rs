@@ -3,8 +3,9 @@
 //! Shapes: qweight i32 [K/8, N] (nibble j of word r is row 8r + j), qzeros i32 [G, N/8] (nibble j of
 //! word c is column 8c + j), scales f16 or bf16 [G, N], g_idx i32 [K] or absent (then k /
 //! group_size); output [K, N]. group_size -1 is one group of K.
-//! The format `v1` stores z - 1, `v2` stores z. A stored 15 in v1 means 16 (`wrap=none`, as vLLM
-//! reads it; AutoGPTQ reads 0, `wrap=modulo`).
+//! The format `v1` stores z - 1, `v2` stores z. A stored 15 in v1 is ambiguous: 16 (`wrap=none`, as
+//! vLLM reads it), 0 (`wrap=modulo`, as AutoGPTQ does), or 0 with a carry into the next column
+//! (`wrap=word`: gptqmodel subtracts and adds 0x11111111 as whole words). A kernel must read 16.
 //! The product is exact in f32. Points: `scale`, `weight` (the product), `output`.
 //! Conventions: the f16 scale as it is (`scale=f16`) or rounded to the stored dtype first, as
 //! gptqmodel does for bf16 models (`scale=stored`); the product rounded once (`weight=direct`) or to
@@ -16,7 +17,10 @@ mod faults;
 
 use serde::{Deserialize, Serialize};
 
-use super::{ArgSpec, Fault, Inputs, Knob, Op, Out, OutSpec, Residual, Setup, Tensors, Tile, gain_faults, need};
+use super::{
+    ArgSpec, Fault, Inputs, Knob, Op, Out, OutSpec, Residual, Setup, Tensors, Tile, gain_faults,
+    need,
+};
 use crate::arith::Real;
 use crate::dtype::Dtype;
 use crate::error::{Error, Result};
@@ -59,6 +63,9 @@ pub enum Wrap {
     None,
     /// 0.
     Modulo,
+    /// 0x11111111 is added to the whole word, so that a 15 carries into the next column's value:
+    /// what undoes gptqmodel's word-wise subtraction, which borrows there.
+    Word,
 }
 
 /// How k finds its group.
@@ -158,15 +165,22 @@ impl Params {
         }
     }
 
-    fn zero_point(&self, stored: i64) -> i64 {
+    /// The zero point in `slot` of a stored word.
+    fn zero_point(&self, word: i64, slot: usize) -> i64 {
         let plus_one = match self.zero {
             ZeroPoint::ByFormat => self.format == Format::V1,
             ZeroPoint::StoredPlusOne => true,
             ZeroPoint::AsStored => false,
             ZeroPoint::Symmetric => return 8,
         };
-        let z = stored + i64::from(plus_one);
-        if self.wrap == Wrap::Modulo { z & 15 } else { z }
+        if !plus_one {
+            return nibble(word, slot);
+        }
+        match self.wrap {
+            Wrap::None => nibble(word, slot) + 1,
+            Wrap::Modulo => (nibble(word, slot) + 1) & 15,
+            Wrap::Word => nibble(i64::from((word as u32).wrapping_add(0x1111_1111)), slot),
+        }
     }
 }
 
@@ -204,8 +218,7 @@ impl Op for GptqDequant {
             return Err(Error::arg(Self::NAME, "scales", what));
         }
         if qzeros.shape() != [groups, n / PER_WORD] {
-            let what =
-                format!("must be [{groups}, {}], is {:?}", n / PER_WORD, qzeros.shape());
+            let what = format!("must be [{groups}, {}], is {:?}", n / PER_WORD, qzeros.shape());
             return Err(Error::arg(Self::NAME, "qzeros", what));
         }
         check_groups(params, tensors, k, groups)?;
@@ -245,7 +258,7 @@ impl Op for GptqDequant {
                     }
                 };
                 let zeros = qzeros.int(zero_group * (n / PER_WORD) + c / PER_WORD);
-                let z = params.zero_point(nibble(zeros, params.zero_nibbles.slot(c % PER_WORD)));
+                let z = params.zero_point(zeros, params.zero_nibbles.slot(c % PER_WORD));
                 let d = if params.negated { z - q } else { q - z };
                 *w = R::lift(d as f64).mul(*w);
             }
@@ -263,9 +276,9 @@ impl Op for GptqDequant {
             Knob::new("weight", "direct").or("via_f16", |s: &mut Setup<Self>| {
                 s.policy.round_at("weight", Dtype::F16);
             }),
-            Knob::new("wrap", "none").or_eager("modulo", |s: &mut Setup<Self>| {
-                s.params.wrap = Wrap::Modulo;
-            }),
+            Knob::new("wrap", "none")
+                .or_eager("modulo", |s: &mut Setup<Self>| s.params.wrap = Wrap::Modulo)
+                .or_eager("word", |s: &mut Setup<Self>| s.params.wrap = Wrap::Word),
         ]
     }
 

@@ -1,0 +1,88 @@
+"""The list of fixtures: how each is made and how a rebuild is compared. Standard library only."""
+
+from dataclasses import dataclass, field
+
+# Where the bytes differ (another CPU kind sums in another order), the most that a rebuilt tensor may differ
+# from the committed one, as rms(difference) / rms(committed); for integers the share of unlike elements.
+TRACE_LIMITS = {"F64": 1e-12, "F32": 1e-5, "BF16": 3e-2, "F16": 2e-3, "I32": 0.0}
+# A rounding that falls the other way in the Hessian can move single 4-bit codes.
+GPTQ_LIMITS = {**TRACE_LIMITS, "F16": 3e-2, "BF16": 5e-2, "I32": 0.05}
+
+
+@dataclass(frozen=True)
+class Fixture:
+    script: str
+    names: tuple  # arguments of the script
+    packages: str  # requirements-<packages>.txt, and ASSAY_VENV_<PACKAGES>
+    seed: int
+    paths: tuple  # what the fixture owns below golden/
+    about: str
+    # None: another CPU gives a different but equally good result (activation order flips at near ties, and
+    # each layer's errors steer the next), so that only names, shapes and dtypes can be compared there.
+    limits: dict | None = field(default_factory=lambda: TRACE_LIMITS)
+    given: tuple = ()  # files that are not rebuilt: their sha256 is checked
+
+    def command(self, out="DIR"):
+        return ["scripts/" + self.script, *self.names, "--out", out]
+
+
+FIXTURES = {
+    "tiny-qwen2": Fixture(
+        "tiny.py", ("tiny-qwen2",), "transformers", 2002,
+        ("checkpoints/tiny-qwen2", "traces/tiny-qwen2"),
+        "seeded Qwen2, untied, two shards, transformers 4 spelling; traces f64, f32, bf16",
+    ),
+    "tiny-qwen3": Fixture(
+        "tiny.py", ("tiny-qwen3",), "transformers", 3003,
+        ("checkpoints/tiny-qwen3", "traces/tiny-qwen3"),
+        "seeded Qwen3, tied, one file, transformers 5 spelling; traces f64, f32, bf16",
+    ),
+    "faults": Fixture(
+        "faults.py", (), "transformers", 0,
+        ("faults.json", "traces/faults"),
+        "14 traces with one patched module each and 2 edited recordings, with the expected findings",
+    ),
+    "trained-qwen3": Fixture(
+        "generate.py", (), "transformers", 4004,
+        ("corpus.jsonl", "generations.json", "checkpoints/trained-qwen3", "traces/trained-qwen3"),
+        "small trained Qwen3 with its tokenizer; traces f64, f32, bf16; greedy generations",
+        given=(
+            "corpus.jsonl",
+            "checkpoints/trained-qwen3/config.json",
+            "checkpoints/trained-qwen3/generation_config.json",
+            "checkpoints/trained-qwen3/model.safetensors",
+        ),
+    ),
+    "gptq-layers": Fixture(
+        "gptq_layers.py", (), "gptq", 5005,
+        ("gptq",),
+        "17 GPTQ variants of one Linear as gptqmodel stores and dequantises them",
+        GPTQ_LIMITS,
+    ),
+    "gptq-qwen3": Fixture(
+        "gptq_checkpoint.py", ("checkpoint",), "gptq", 6006,
+        ("checkpoints/gptq-qwen3",),
+        "whole 4-bit Qwen3 checkpoint (v1, sym, group 32, desc_act) saved by gptqmodel",
+        None,
+    ),
+    "gptq-qwen3-trace": Fixture(
+        "gptq_checkpoint.py", ("trace",), "gptq", 6006,
+        ("traces/gptq-qwen3",),
+        "bf16 trace of the committed gptq-qwen3 through gptqmodel's TorchLinear",
+    ),
+}  # fmt: skip
+
+
+def files(root, fixture):
+    """The fixture's files below `root`, as sorted relative names."""
+    found = []
+    for name in fixture.paths:
+        path = root / name
+        found += [p for p in path.rglob("*") if p.is_file()] if path.is_dir() else [path]
+    return sorted(str(p.relative_to(root)) for p in found)
+
+
+def pinned(root, packages):
+    """{package: version} of a requirements file."""
+    lines = (root / f"requirements-{packages}.txt").read_text().splitlines()
+    return dict(line.split("==") for line in lines if "==" in line)

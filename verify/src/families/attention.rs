@@ -1,0 +1,143 @@
+//! Cases of `attention`: prompts, chunks over a cache, single queries; every GQA ratio of Qwen.
+
+use assay_reference::ops::Tensors;
+use assay_reference::{Dtype, Tensor};
+use serde_json::json;
+
+use super::{Generated, Values, generated};
+
+/// (T, S, Hq, Hkv).
+type Dims = (usize, usize, usize, usize);
+
+const D: usize = 128;
+
+pub(super) fn cases(seed: u64) -> Vec<Generated> {
+    let mut out = Vec::new();
+    for d in [(1, 1, 2, 1), (17, 17, 4, 2), (5, 68, 14, 2), (33, 33, 8, 1), (1, 129, 28, 4), (16, 257, 4, 2)] {
+        out.push(random(d, seed, ("unit", false), 1.0, 1.0));
+    }
+    // Flat scores: the newest, the first and the next key all carry visible weight.
+    for d in [(7, 7, 4, 2), (4, 40, 5, 1), (20, 70, 4, 2)] {
+        out.push(random(d, seed, ("unit", false), 0.2, 1.0));
+    }
+    // Steep scores: maxima that grow from tile to tile.
+    out.push(rising((6, 200, 4, 2), seed));
+    out.push(rising((1, 1030, 2, 1), seed));
+    out.push(random((1, 4097, 2, 1), seed, ("unit", false), 0.3, 1.0));
+    for d in [(16, 16, 4, 2), (9, 73, 4, 2), (1, 64, 4, 1)] {
+        out.push(selecting(d, seed));
+        out.push(averaging(d, seed));
+    }
+    out.push(key_bias((12, 50, 4, 2), seed));
+    out.push(random((8, 24, 4, 2), seed, ("outlier", false), 4.0, 26.0));
+    out.push(deep_negative((16, 32, 4, 2), seed));
+    out
+}
+
+fn label((t, s, hq, hkv): Dims) -> String {
+    format!("q{t} kv{s} heads {hq}/{hkv}")
+}
+
+fn build(
+    family: (&str, bool),
+    d: Dims,
+    note: &str,
+    seed: u64,
+    [q, k, v]: [Vec<f64>; 3],
+) -> Generated {
+    let (t, s, hq, hkv) = d;
+    let bf = |shape: &[usize], v: &[f64]| Tensor::from_f64(Dtype::Bf16, shape, v);
+    let mut tensors = Tensors::new();
+    tensors.insert("q".into(), bf(&[t, hq, D], &q));
+    tensors.insert("k".into(), bf(&[s, hkv, D], &k));
+    tensors.insert("v".into(), bf(&[s, hkv, D], &v));
+    let params = json!({ "scale": 1.0 / (D as f64).sqrt() });
+    let label = format!("{}{note}", label(d));
+    generated("attention", family, &label, seed, params, Dtype::Bf16, tensors)
+}
+
+/// Normal q, k of sd `qk` and v of sd `v_sd`.
+fn random(d: Dims, seed: u64, family: (&str, bool), qk: f64, v_sd: f64) -> Generated {
+    let (t, s, hq, hkv) = d;
+    let mut v = Values::new(seed, &format!("attention {} {} {qk} {v_sd}", family.0, label(d)));
+    let data =
+        [v.normals(t * hq * D, qk), v.normals(s * hkv * D, qk), v.normals(s * hkv * D, v_sd)];
+    build(family, d, &format!(" sd {qk}"), seed, data)
+}
+
+/// Keys whose score grows with the position, so that every tile rescales.
+fn rising(d: Dims, seed: u64) -> Generated {
+    let (t, s, hq, hkv) = d;
+    let mut v = Values::new(seed, &format!("attention rising {}", label(d)));
+    let q: Vec<f64> = (0..t * hq * D).map(|_| 1.0 + v.normal(0.3)).collect();
+    let mut k = v.normals(s * hkv * D, 0.3);
+    for j in 0..s {
+        let lift = 0.6 * (j as f64 / s as f64) + if j % 37 == 0 { 0.05 } else { 0.0 };
+        k[j * hkv * D..(j + 1) * hkv * D].iter_mut().for_each(|x| *x += lift);
+    }
+    let values = v.normals(s * hkv * D, 1.0);
+    build(("unit", false), d, " rising", seed, [q, k, values])
+}
+
+/// Score gaps beyond 104: the output is v of one key, exactly.
+fn selecting(d: Dims, seed: u64) -> Generated {
+    let (t, s, hq, hkv) = d;
+    let mut v = Values::new(seed, &format!("attention selecting {}", label(d)));
+    let code: Vec<f64> =
+        (0..s * hkv * D).map(|_| if v.below(2) == 0 { 16.0 } else { -16.0 }).collect();
+    let mut q = vec![0.0; t * hq * D];
+    for i in 0..t {
+        for h in 0..hq {
+            // The query's own key, key 0, or any visible one.
+            let own = s - t + i;
+            let j = match (i + h) % 3 {
+                0 => own,
+                1 => 0,
+                _ => v.below(own + 1),
+            };
+            let kv = h / (hq / hkv);
+            let from = (j * hkv + kv) * D;
+            q[(i * hq + h) * D..(i * hq + h + 1) * D].copy_from_slice(&code[from..from + D]);
+        }
+    }
+    let values = (0..s * hkv * D).map(|_| v.int(-100, 100) as f64).collect();
+    build(("exact", true), d, " selecting", seed, [q, code, values])
+}
+
+/// Equal scores: the output is the mean of the visible values, one exact sum and one division.
+fn averaging(d: Dims, seed: u64) -> Generated {
+    let (t, s, hq, hkv) = d;
+    let mut v = Values::new(seed, &format!("attention averaging {}", label(d)));
+    let q = vec![0.0; t * hq * D];
+    let k = v.normals(s * hkv * D, 1.0);
+    let values = (0..s * hkv * D).map(|_| v.int(-100, 100) as f64).collect();
+    build(("exact", true), d, " averaging", seed, [q, k, values])
+}
+
+/// A large constant key bias in a few dimensions, as Qwen2.5 has it: raw scores near 9e4 that
+/// hardly differ.
+fn key_bias(d: Dims, seed: u64) -> Generated {
+    let (t, s, hq, hkv) = d;
+    let mut v = Values::new(seed, &format!("attention key bias {}", label(d)));
+    let mut q = v.normals(t * hq * D, 1.0);
+    let mut k = v.normals(s * hkv * D, 1.0);
+    for row in q.chunks_exact_mut(D) {
+        row[60] += 20.0;
+        row[124] += 20.0;
+    }
+    for row in k.chunks_exact_mut(D) {
+        row[60] += 100.0;
+        row[124] += 147.0;
+    }
+    let values = v.normals(s * hkv * D, 1.0);
+    build(("outlier", false), d, " key bias", seed, [q, k, values])
+}
+
+/// All visible scores near -4.6e4: a finite mask value would outweigh them.
+fn deep_negative(d: Dims, seed: u64) -> Generated {
+    let (t, s, hq, hkv) = d;
+    let mut v = Values::new(seed, &format!("attention deep {}", label(d)));
+    let (q, k) = (vec![90.0; t * hq * D], vec![-90.0; s * hkv * D]);
+    let values = (0..s * hkv * D).map(|_| v.int(-100, 100) as f64).collect();
+    build(("special", true), d, " deep scores", seed, [q, k, values])
+}

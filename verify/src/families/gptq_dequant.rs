@@ -1,0 +1,98 @@
+//! Cases of `gptq_dequant`: both formats, every grouping, all zero points, all nibbles.
+
+use assay_reference::ops::Tensors;
+use assay_reference::{Dtype, Tensor};
+use serde_json::json;
+
+use super::{Generated, Values, generated};
+
+/// One case's shape and flags.
+#[derive(Clone, Copy)]
+struct Spec {
+    format: &'static str,
+    k: usize,
+    n: usize,
+    group_size: i64,
+    sym: bool,
+    act: bool,
+    dtype: Dtype,
+}
+
+pub(super) fn cases(seed: u64) -> Vec<Generated> {
+    let mut out = Vec::new();
+    for format in ["v1", "v2"] {
+        for (k, n, group_size, sym, act) in [
+            (128, 64, 128, true, false),
+            (256, 72, 32, false, false),
+            (256, 40, 32, false, true),
+            (512, 16, -1, false, false),
+            (512, 24, 128, true, true),
+            (8, 8, -1, false, false),
+        ] {
+            for dtype in [Dtype::Bf16, Dtype::F16] {
+                out.push(random(Spec { format, k, n, group_size, sym, act, dtype }, seed));
+            }
+        }
+        out.push(exact(
+            Spec { format, k: 256, n: 32, group_size: 64, sym: false, act: true, dtype: Dtype::Bf16 },
+            seed,
+        ));
+    }
+    out
+}
+
+fn label(s: &Spec) -> String {
+    format!(
+        "{} {}x{} g{} {}{} {}",
+        s.format,
+        s.k,
+        s.n,
+        s.group_size,
+        if s.sym { "sym" } else { "asym" },
+        if s.act { " act" } else { "" },
+        s.dtype
+    )
+}
+
+fn build(family: (&str, bool), s: &Spec, seed: u64, scale: impl Fn(&mut Values) -> f64) -> Generated {
+    let mut v = Values::new(seed, &format!("gptq {} {}", family.0, label(s)));
+    let size = if s.group_size < 0 { s.k } else { s.group_size as usize };
+    let groups = s.k.div_ceil(size);
+    let mut pack = |words: usize, nibble: &mut dyn FnMut(&mut Values, usize) -> u32| -> Vec<i32> {
+        (0..words)
+            .map(|w| (0..8).fold(0u32, |acc, j| acc | nibble(&mut v, w * 8 + j) << (4 * j)) as i32)
+            .collect()
+    };
+    // Every nibble value occurs in every word-sized neighbourhood, in a random order.
+    let qweight = pack(s.k / 8 * s.n, &mut |v, _| v.below(16) as u32);
+    let symmetric = if s.format == "v1" { 7 } else { 8 };
+    let qzeros = pack(groups * s.n / 8, &mut |v, i| match (s.sym, i) {
+        (true, _) => symmetric,
+        // The two that wrap, always there.
+        (false, 0) => 15,
+        (false, 1) => 0,
+        (false, _) => v.below(16) as u32,
+    });
+    let scales: Vec<f64> = (0..groups * s.n).map(|_| scale(&mut v)).collect();
+    let mut t = Tensors::new();
+    t.insert("qweight".into(), Tensor::from_i32(&[s.k / 8, s.n], &qweight));
+    t.insert("qzeros".into(), Tensor::from_i32(&[groups, s.n / 8], &qzeros));
+    t.insert("scales".into(), Tensor::from_f64(Dtype::F16, &[groups, s.n], &scales));
+    if s.act {
+        let order = v.permutation(s.k);
+        let g_idx: Vec<i32> = order.iter().map(|&p| (p / size) as i32).collect();
+        t.insert("g_idx".into(), Tensor::from_i32(&[s.k], &g_idx));
+    }
+    let params = json!({ "format": s.format, "group_size": s.group_size });
+    generated("gptq_dequant", family, &label(s), seed, params, s.dtype, t)
+}
+
+/// Distinct scales with all significand bits, as quantisers write them.
+fn random(s: Spec, seed: u64) -> Generated {
+    build(("unit", false), &s, seed, |v| 0.004 + 0.02 * v.uniform())
+}
+
+/// Power-of-two scales: every product is exact.
+fn exact(s: Spec, seed: u64) -> Generated {
+    build(("exact", true), &s, seed, |v| [0.25, 0.5, 1.0, 2.0][v.below(4)])
+}

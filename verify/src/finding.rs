@@ -1,0 +1,80 @@
+//! Findings: stable codes that text, JSON and docs share.
+
+use assay_reference::ops::{self, Op, Tensors, Visitor};
+use serde::Serialize;
+
+/// Something that is wrong, by name.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Finding {
+    /// Stable code, `A143`. Codes are never reused.
+    pub code: String,
+    /// Stable name, `attention.kv_head_modulo`.
+    pub name: String,
+    /// One sentence with the particulars.
+    pub text: String,
+}
+
+impl Finding {
+    /// A finding with a code from [`CODES`].
+    ///
+    /// # Panics
+    /// When the name is not in [`CODES`] (a programming error).
+    pub fn new(name: &str, text: impl Into<String>) -> Finding {
+        let code = CODES.iter().find(|c| c.1 == name).map(|c| c.0);
+        let code = code.unwrap_or_else(|| panic!("`{name}` has no code"));
+        Finding { code: code.into(), name: name.into(), text: text.into() }
+    }
+}
+
+/// Codes that do not belong to an op: (code, name, meaning).
+pub const CODES: &[(&str, &str, &str)] = &[
+    ("A001", "unexplained", "no convention and no catalogued fault explains the output"),
+    ("A002", "ill_conditioned", "the inputs leave the result uncertain, so nothing can be said"),
+    ("A003", "inconsistent_recording", "a recorded tensor fits neither its producer nor its consumers"),
+    ("A004", "biased_rounding", "errors are within bounds but lean to one side"),
+    ("A005", "conventions_disagree", "each case has a convention, but not the same one"),
+    ("A006", "not_deterministic", "the same inputs gave different bits"),
+    ("A010", "memory.unwritten_output", "output cells were never written"),
+    ("A011", "memory.out_of_bounds_read", "a read outside a buffer"),
+    ("A012", "memory.out_of_bounds_write", "a write outside a buffer"),
+    ("A013", "memory.wild_access", "an access to no buffer at all"),
+    ("A014", "memory.canary_damaged", "bytes around a buffer were overwritten"),
+    ("A015", "memory.input_modified", "an input buffer was changed"),
+    ("A016", "memory.uninitialised_lds", "shared memory was read before it was written"),
+    ("A017", "memory.data_race", "two threads touch the same shared memory without a barrier between"),
+    ("A018", "memory.overlapping_stores", "two threads write the same output cell"),
+    ("A019", "memory.barrier_divergence", "threads of a block do not reach the same barrier"),
+    ("A01A", "memory.lds_overrun", "an index beyond a shared array"),
+    ("A01B", "memory.inactive_lane", "a wave operation reads a lane that is not active"),
+    ("A01C", "memory.hang", "the kernel did not finish in time"),
+    ("A020", "compile_error", "the kernel source does not compile"),
+    ("A021", "launch_refused", "the launcher refused a shape inside the kernel's contract"),
+];
+
+struct OpCodes;
+
+impl Visitor for OpCodes {
+    type Out = Vec<(String, String)>;
+
+    fn visit<O: Op>(self) -> Self::Out {
+        let Some((params, tensors)) = crate::families::example::<O>() else { return Vec::new() };
+        let mut codes: Vec<(String, String)> =
+            O::faults(&params, &tensors).iter().map(|f| (f.code.to_string(), f.name())).collect();
+        codes.sort();
+        codes.dedup();
+        codes
+    }
+}
+
+/// All (code, name) pairs: [`CODES`] and the catalogued faults of every op.
+pub fn all_codes() -> Vec<(String, String)> {
+    let mut out: Vec<(String, String)> =
+        CODES.iter().map(|c| (c.0.to_string(), c.1.to_string())).collect();
+    for op in ops::NAMES {
+        out.extend(ops::visit(op, OpCodes).unwrap_or_default());
+    }
+    out
+}
+
+/// Tensors by name, for brevity here and in families.
+pub(crate) type CaseTensors = Tensors;

@@ -1,0 +1,197 @@
+//! The judge: verification is classification.
+//!
+//! A subject's outputs are compared with the oracle under every allowed convention; the conventions
+//! that explain every case give a pass. If none does, every catalogued fault is tried on top of the
+//! conventions, and the one that explains the output names the bug. The judge sees cases and output
+//! bytes only.
+
+mod accept;
+mod bias;
+mod faults;
+mod pattern;
+mod search;
+
+use std::sync::Arc;
+
+use assay_reference::ops::{self, Op, Scope, Visitor};
+use assay_reference::{Case, Dtype, Result, Tensor};
+use serde::Serialize;
+
+pub use accept::{Metrics, lambda};
+
+use crate::finding::Finding;
+
+/// One run of a subject on a case.
+#[derive(Clone, Debug)]
+pub struct Observation {
+    /// The inputs.
+    pub case: Arc<Case>,
+    /// What the subject stored.
+    pub output: Tensor,
+    /// What tells this run from others, for messages.
+    pub label: String,
+    /// Whether only hard radii apply: structured families, where errors are not random.
+    pub structured: bool,
+}
+
+/// How to judge.
+#[derive(Clone, Copy, Debug)]
+pub struct Options {
+    /// Whose conventions are legitimate.
+    pub scope: Scope,
+    /// Whether to list the catalogued faults that the cases cannot see.
+    pub unseen: bool,
+}
+
+/// The outcome for a subject.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+pub enum Verdict {
+    /// Every output is explained by a legitimate convention.
+    Pass {
+        /// Conventions that explain all cases, the simplest first; the others coincide with it here.
+        conventions: Vec<String>,
+        /// Catalogued faults that these cases cannot see.
+        unseen_faults: Vec<String>,
+    },
+    /// A named fault explains what no convention does.
+    Fail {
+        /// The findings, most telling first.
+        findings: Vec<Finding>,
+    },
+    /// Nothing explains the output.
+    Unexplained {
+        /// What the error looks like.
+        pattern: String,
+    },
+    /// The inputs leave the result too uncertain.
+    IllConditioned {
+        /// Where.
+        where_: String,
+    },
+    /// Nothing was verified.
+    Skipped {
+        /// Why, and what would be needed.
+        reason: String,
+    },
+}
+
+impl Verdict {
+    /// `pass`, `FAIL`, ...
+    pub fn word(&self) -> &'static str {
+        match self {
+            Verdict::Pass { .. } => "pass",
+            Verdict::Fail { .. } => "FAIL",
+            Verdict::Unexplained { .. } => "UNEXPLAINED",
+            Verdict::IllConditioned { .. } => "ill-conditioned",
+            Verdict::Skipped { .. } => "skipped",
+        }
+    }
+
+    /// Whether the subject passed.
+    pub fn is_pass(&self) -> bool {
+        matches!(self, Verdict::Pass { .. })
+    }
+
+    /// The findings of any verdict.
+    pub fn findings(&self) -> Vec<Finding> {
+        match self {
+            Verdict::Fail { findings } => findings.clone(),
+            Verdict::Unexplained { pattern } => vec![Finding::new("unexplained", pattern)],
+            Verdict::IllConditioned { where_ } => vec![Finding::new("ill_conditioned", where_)],
+            Verdict::Pass { .. } | Verdict::Skipped { .. } => Vec::new(),
+        }
+    }
+}
+
+/// A verdict with its figures.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Judgement {
+    /// The verdict.
+    pub verdict: Verdict,
+    /// Runs judged.
+    pub runs: usize,
+    /// Elements compared under the reported convention.
+    pub elements: usize,
+    /// Worst error as a fraction of its budget under the reported convention; above 1 is a failure.
+    pub worst: f64,
+    /// Share of elements equal to the oracle rounded once, bit by bit.
+    pub equal_share: f64,
+    /// Hypotheses evaluated.
+    pub hypotheses: usize,
+}
+
+impl Judgement {
+    /// A judgement that verified nothing.
+    pub fn skipped(reason: impl Into<String>) -> Judgement {
+        Judgement {
+            verdict: Verdict::Skipped { reason: reason.into() },
+            runs: 0,
+            elements: 0,
+            worst: 0.0,
+            equal_share: 0.0,
+            hypotheses: 0,
+        }
+    }
+}
+
+/// Judges the runs of one subject, all of the op named `op`.
+///
+/// # Errors
+/// When the op is unknown, or a case or output is not the op's.
+pub fn judge(op: &str, runs: &[Observation], options: Options) -> Result<Judgement> {
+    ops::visit(op, Judge { runs, options })
+        .unwrap_or_else(|| Err(assay_reference::Error::Request(format!("unknown op `{op}`"))))
+}
+
+struct Judge<'a> {
+    runs: &'a [Observation],
+    options: Options,
+}
+
+impl Visitor for Judge<'_> {
+    type Out = Result<Judgement>;
+
+    fn visit<O: Op>(self) -> Result<Judgement> {
+        if self.runs.is_empty() {
+            return Ok(Judgement::skipped("no case was run"));
+        }
+        // The bound's arithmetic is the subject's: f64 outputs come from f64 arithmetic.
+        let f64_runs = self.runs.iter().filter(|r| r.case.dtype == Dtype::F64).count();
+        if f64_runs == 0 {
+            search::run::<O, 24>(self.runs, self.options)
+        } else if f64_runs == self.runs.len() {
+            search::run::<O, 53>(self.runs, self.options)
+        } else {
+            Err(assay_reference::Error::Request("runs of f64 and of narrower dtypes are judged apart".into()))
+        }
+    }
+}
+
+/// The observed output with every element that the closest convention does not allow replaced by the
+/// reference's value under it. The closest is the one that allows most elements.
+///
+/// # Errors
+/// As [`judge`].
+pub fn reference_output(run: &Observation, options: Options) -> Result<Tensor> {
+    ops::visit(&run.case.op, Reference { run, options }).unwrap_or_else(|| {
+        Err(assay_reference::Error::Request(format!("unknown op `{}`", run.case.op)))
+    })
+}
+
+struct Reference<'a> {
+    run: &'a Observation,
+    options: Options,
+}
+
+impl Visitor for Reference<'_> {
+    type Out = Result<Tensor>;
+
+    fn visit<O: Op>(self) -> Result<Tensor> {
+        if self.run.case.dtype == Dtype::F64 {
+            search::closest::<O, 53>(self.run, self.options)
+        } else {
+            search::closest::<O, 24>(self.run, self.options)
+        }
+    }
+}

@@ -1,0 +1,70 @@
+//! What an error looks like when nothing explains it.
+
+use assay_reference::ops::Op;
+
+use super::accept::ratio;
+use super::search::{Baseline, Run};
+use super::Verdict;
+
+/// Describes the smallest failing run's error.
+pub(super) fn unexplained<O: Op>(runs: &[Run<'_, O>], baselines: &[Baseline]) -> Verdict {
+    let failing = (0..runs.len()).filter(|&i| !baselines[i].passes());
+    let Some(i) = failing.min_by_key(|&i| (runs[i].observed.len(), i)) else {
+        return Verdict::Unexplained { pattern: "no run failed".into() };
+    };
+    let (run, b) = (&runs[i], &baselines[i]);
+    if b.default_metrics.is_vague() {
+        return Verdict::IllConditioned { where_: run.describe(&b.default, &b.default_metrics) };
+    }
+    let pattern = format!("{}; {}", run.describe(&b.default, &b.default_metrics), shape(run, b));
+    Verdict::Unexplained { pattern }
+}
+
+fn shape<O: Op>(run: &Run<'_, O>, b: &Baseline) -> String {
+    let o = &run.observed;
+    if o.iter().all(|x| x.is_nan()) {
+        return "every element is NaN".into();
+    }
+    if o.iter().all(|x| *x == o[0]) {
+        return format!("every element is {}", o[0]);
+    }
+    let cols = run.spec.cols();
+    let wrong: Vec<usize> = (0..o.len())
+        .filter(|&i| ratio(o[i], b.default.v[i], b.default.lo[i], b.default.hi[i]) > 1.0)
+        .collect();
+    let nan = wrong.iter().filter(|&&i| !o[i].is_finite()).count();
+    let zero = wrong.iter().filter(|&&i| o[i] == 0.0).count();
+    let mut parts = vec![
+        format!("rows {}", span(wrong.iter().map(|i| i / cols), run.spec.rows())),
+        format!("columns {}", span(wrong.iter().map(|i| i % cols), cols)),
+    ];
+    if nan > 0 {
+        parts.push(format!("{nan} of them not finite"));
+    }
+    if zero > 0 {
+        parts.push(format!("{zero} of them zero"));
+    }
+    let (mut num, mut den) = (0.0, 0.0);
+    for (o, y) in o.iter().zip(&b.default.v).filter(|(o, y)| o.is_finite() && y.is_finite()) {
+        num += o * y;
+        den += y * y;
+    }
+    if den > 0.0 {
+        parts.push(format!("best gain {:.4}", num / den));
+    }
+    format!("wrong: {}", parts.join(", "))
+}
+
+/// `all`, `3`, `3..7` (every one between), `5 of 12 between 3 and 11`.
+fn span(indices: impl Iterator<Item = usize>, n: usize) -> String {
+    let mut all: Vec<usize> = indices.collect();
+    all.sort_unstable();
+    all.dedup();
+    match (all.first(), all.last()) {
+        _ if all.len() == n && n > 0 => "all".into(),
+        (Some(&a), Some(&b)) if a == b => format!("{a}"),
+        (Some(&a), Some(&b)) if b - a + 1 == all.len() => format!("{a}..={b}"),
+        (Some(&a), Some(&b)) => format!("{} of {n} between {a} and {b}", all.len()),
+        _ => "none".into(),
+    }
+}

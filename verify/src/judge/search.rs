@@ -1,0 +1,268 @@
+//! The search for the conventions that explain all runs of a subject.
+
+use assay_reference::ops::{Edit, Op, OutSpec, Scope, Setup, Tile};
+use assay_reference::{Result, Tensor};
+use rayon::prelude::*;
+
+use super::accept::{Expected, Metrics, compare, expect, lambda};
+use super::{Judgement, Observation, Options, Verdict, bias, faults, pattern};
+use crate::finding::Finding;
+
+/// A complete choice of an op's knobs.
+pub(super) struct Convention<O: Op> {
+    /// `knob=value` for every choice that is not the default; empty for the defaults.
+    pub(super) label: String,
+    pub(super) edits: Vec<Edit<O>>,
+}
+
+/// All combinations of the knobs' allowed choices, the defaults first, then by number of changes.
+pub(super) fn conventions<O: Op>(params: &O::Params, scope: Scope) -> Vec<Convention<O>> {
+    let mut all = vec![(0usize, Vec::<String>::new(), Vec::<Edit<O>>::new())];
+    for knob in O::knobs(params) {
+        let mut next = Vec::new();
+        for (changes, labels, edits) in &all {
+            for (i, choice) in knob.choices.iter().enumerate() {
+                if choice.framework_only && scope == Scope::Kernel {
+                    continue;
+                }
+                let (mut labels, mut edits) = (labels.clone(), edits.clone());
+                if i > 0 {
+                    labels.push(format!("{}={}", knob.name, choice.value));
+                    edits.push(choice.edit.clone());
+                }
+                next.push((changes + usize::from(i > 0), labels, edits));
+            }
+        }
+        all = next;
+    }
+    all.sort_by_key(|(changes, _, _)| *changes);
+    all.into_iter()
+        .map(|(_, labels, edits)| Convention { label: labels.join(" "), edits })
+        .collect()
+}
+
+/// A run with what is needed to evaluate hypotheses on it.
+pub(super) struct Run<'a, O: Op> {
+    pub(super) observation: &'a Observation,
+    pub(super) base: Setup<O>,
+    pub(super) observed: Vec<f64>,
+    pub(super) spec: OutSpec,
+}
+
+impl<'a, O: Op> Run<'a, O> {
+    fn new(observation: &'a Observation) -> Result<Self> {
+        let case = &observation.case;
+        let spec = case.check::<O>()?.remove(0);
+        let output = &observation.output;
+        if output.len() != spec.shape.iter().product::<usize>() {
+            return Err(assay_reference::Error::arg(
+                O::NAME,
+                spec.name,
+                format!("{}: expected shape {:?}, got {:?}", observation.label, spec.shape, output.shape()),
+            ));
+        }
+        let mut policy = O::policy(case.dtype);
+        policy.lambda = if observation.structured { f64::INFINITY } else { lambda() };
+        let base = Setup { params: case.params::<O>()?, policy, tensors: case.tensors.clone() };
+        Ok(Run { observation, base, observed: output.to_f64(), spec })
+    }
+
+    pub(super) fn setup(&self, edits: &[Edit<O>]) -> Setup<O> {
+        let mut setup = self.base.clone();
+        edits.iter().for_each(|e| e(&mut setup));
+        setup
+    }
+
+    /// The observed elements of a tile.
+    pub(super) fn observed(&self, tile: &Tile) -> Vec<f64> {
+        let cols = self.spec.cols();
+        let mut out = Vec::new();
+        for r in tile.rows_of(self.spec.rows()) {
+            tile.pick(&self.observed[r * cols..(r + 1) * cols], &mut out);
+        }
+        out
+    }
+
+    /// Evaluates and compares a tile.
+    pub(super) fn compare<const P: i32>(&self, setup: &Setup<O>, tile: &Tile) -> (Expected, Metrics) {
+        let e = expect::<O, P>(setup, tile);
+        let cols = tile.cols_of(self.spec.cols()).len();
+        let m = compare(&self.observed(tile), &e, setup.policy.output, cols);
+        (e, m)
+    }
+
+    /// Rows that tell hypotheses apart: those where the defaults err most, and both ends.
+    pub(super) fn tell_tale_rows(&self, e: &Expected) -> Tile {
+        let (rows, cols) = (self.spec.rows(), self.spec.cols());
+        let worst = |r: usize| {
+            (r * cols..(r + 1) * cols)
+                .map(|i| super::accept::ratio(self.observed[i], e.v[i], e.lo[i], e.hi[i]))
+                .fold(0.0, f64::max)
+        };
+        let mut order: Vec<(usize, f64)> = (0..rows).map(|r| (r, worst(r))).collect();
+        order.sort_by(|a, b| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0)));
+        let mut picked: Vec<usize> = order.iter().take(2).map(|(r, _)| *r).collect();
+        picked.extend([0, rows - 1]);
+        picked.sort_unstable();
+        picked.dedup();
+        Tile { rows: Some(picked), cols: None }
+    }
+
+    /// `label: 3 of 120 elements outside, worst at [1, 5]: expected 1.5, got 2.5 (40 x its budget)`.
+    pub(super) fn describe(&self, e: &Expected, m: &Metrics) -> String {
+        let (r, c) = (m.at / self.spec.cols(), m.at % self.spec.cols());
+        let times = if m.worst.is_finite() { format!("{:.3}", m.worst) } else { "infinitely many".into() };
+        format!(
+            "{}: {} of {} elements outside their interval, worst at row {r} column {c}: expected {}, got {} ({times} times its budget)",
+            self.observation.label, m.outside, m.elements, e.v[m.at], self.observed[m.at],
+        )
+    }
+}
+
+/// What the first pass found for one run.
+pub(super) struct Baseline {
+    /// Metrics by convention; `None` where the tile already refused it.
+    pub(super) by_convention: Vec<Option<Metrics>>,
+    /// The defaults' expectation.
+    pub(super) default: Expected,
+    pub(super) default_metrics: Metrics,
+    pub(super) tile: Tile,
+}
+
+impl Baseline {
+    fn new<O: Op, const P: i32>(run: &Run<'_, O>, conventions: &[Convention<O>]) -> Baseline {
+        let (default, default_metrics) = run.compare::<P>(&run.base, &Tile::ALL);
+        let tile = run.tell_tale_rows(&default);
+        let by_convention = conventions
+            .iter()
+            .enumerate()
+            .map(|(i, c)| {
+                let whole = if i == 0 {
+                    default_metrics
+                } else {
+                    let setup = run.setup(&c.edits);
+                    if !run.compare::<P>(&setup, &tile).1.accepted() {
+                        return None;
+                    }
+                    run.compare::<P>(&setup, &Tile::ALL).1
+                };
+                whole.accepted().then_some(whole)
+            })
+            .collect();
+        Baseline { by_convention, default, default_metrics, tile }
+    }
+
+    fn accepts(&self, convention: usize) -> bool {
+        self.by_convention[convention].is_some()
+    }
+
+    pub(super) fn passes(&self) -> bool {
+        self.by_convention.iter().any(Option::is_some)
+    }
+}
+
+pub(super) fn run<O: Op, const P: i32>(runs: &[Observation], options: Options) -> Result<Judgement> {
+    let runs: Vec<Run<'_, O>> = runs.iter().map(Run::new).collect::<Result<_>>()?;
+    let conventions = conventions::<O>(&runs[0].base.params, options.scope);
+    let baselines: Vec<Baseline> =
+        runs.par_iter().map(|r| Baseline::new::<O, P>(r, &conventions)).collect();
+    let mut judgement = Judgement {
+        verdict: Verdict::Skipped { reason: String::new() },
+        runs: runs.len(),
+        elements: runs.iter().map(|r| r.observed.len()).sum(),
+        worst: 0.0,
+        equal_share: 0.0,
+        hypotheses: runs.len() * conventions.len(),
+    };
+    let alive: Vec<usize> =
+        (0..conventions.len()).filter(|&c| baselines.iter().all(|b| b.accepts(c))).collect();
+    if let Some(&first) = alive.first() {
+        let metrics = || baselines.iter().filter_map(|b| b.by_convention[first].as_ref());
+        judgement.worst = metrics().map(|m| m.worst).fold(0.0, f64::max);
+        judgement.equal_share =
+            metrics().map(|m| m.equal).sum::<usize>() as f64 / judgement.elements as f64;
+        judgement.verdict = if let Some((r, m)) =
+            runs.iter().zip(metrics()).find(|(_, m)| m.is_vague())
+        {
+            Verdict::IllConditioned {
+                where_: format!(
+                    "{}: {} of {} elements are uncertain by more than 1/64 of their row",
+                    r.observation.label, m.vague, m.elements
+                ),
+            }
+        } else if let Some(finding) = bias::test::<O, P>(&runs, &conventions[first]) {
+            Verdict::Fail { findings: vec![finding] }
+        } else {
+            let unseen_faults = if options.unseen {
+                let (unseen, tried) = faults::unseen::<O, P>(&runs, &conventions[first]);
+                judgement.hypotheses += tried;
+                unseen
+            } else {
+                Vec::new()
+            };
+            Verdict::Pass {
+                conventions: alive.iter().map(|&c| label(&conventions[c])).collect(),
+                unseen_faults,
+            }
+        };
+        return Ok(judgement);
+    }
+    judgement.worst = baselines.iter().map(|b| b.default_metrics.worst).fold(0.0, f64::max);
+    judgement.equal_share = baselines.iter().map(|b| b.default_metrics.equal).sum::<usize>() as f64
+        / judgement.elements as f64;
+    judgement.verdict = if baselines.iter().all(Baseline::passes) {
+        disagreement(&runs, &baselines, &conventions)
+    } else {
+        let (verdict, tried) = faults::name::<O, P>(&runs, &baselines, &conventions);
+        judgement.hypotheses += tried;
+        verdict.unwrap_or_else(|| pattern::unexplained(&runs, &baselines))
+    };
+    Ok(judgement)
+}
+
+/// The label that people see.
+pub(super) fn label<O: Op>(c: &Convention<O>) -> String {
+    if c.label.is_empty() { "defaults".into() } else { c.label.clone() }
+}
+
+fn disagreement<O: Op>(
+    runs: &[Run<'_, O>],
+    baselines: &[Baseline],
+    conventions: &[Convention<O>],
+) -> Verdict {
+    let mut seen: Vec<(Vec<usize>, &str)> = Vec::new();
+    for (r, b) in runs.iter().zip(baselines) {
+        let set: Vec<usize> = (0..conventions.len()).filter(|&c| b.accepts(c)).collect();
+        if !seen.iter().any(|(s, _)| *s == set) {
+            seen.push((set, &r.observation.label));
+        }
+    }
+    let parts: Vec<String> = seen
+        .iter()
+        .map(|(set, l)| {
+            let names: Vec<_> = set.iter().map(|&c| label(&conventions[c])).collect();
+            format!("{l}: {}", names.join(" or "))
+        })
+        .collect();
+    let text = format!("each case has a convention, but they disagree: {}", parts.join("; "));
+    Verdict::Fail { findings: vec![Finding::new("conventions_disagree", text)] }
+}
+
+/// See [`super::reference_output`].
+pub(super) fn closest<O: Op, const P: i32>(run: &Observation, options: Options) -> Result<Tensor> {
+    let run = Run::<O>::new(run)?;
+    let best = conventions::<O>(&run.base.params, options.scope)
+        .iter()
+        .map(|c| {
+            let setup = run.setup(&c.edits);
+            let (e, m) = run.compare::<P>(&setup, &Tile::ALL);
+            (m.outside, setup.policy.output, e)
+        })
+        .min_by_key(|(outside, _, _)| *outside);
+    let output = &run.observation.output;
+    let Some((_, rounding, e)) = best else { return Ok(output.clone()) };
+    Ok(output.map(|i, o| {
+        let outside = super::accept::ratio(o, e.v[i], e.lo[i], e.hi[i]) > 1.0;
+        if outside { rounding.round(e.v[i]) } else { o }
+    }))
+}
