@@ -161,6 +161,15 @@ impl Rounding {
         y
     }
 
+    /// The most that this rounding moves a value near `x`; 0 for f64, whose values stay as they are.
+    pub fn most(self, x: f64) -> f64 {
+        match (self.dtype.format(), self.mode) {
+            (None, _) | (Some(Format { bits: 53, .. }), _) => 0.0,
+            (Some(_), Mode::TowardZero) => self.ulp(x),
+            (Some(_), Mode::Nearest | Mode::NearestAway) => self.ulp(x) / 2.0,
+        }
+    }
+
     /// Distance between neighbours of this dtype at `x` (the spacing above |x|'s binade).
     pub fn ulp(self, x: f64) -> f64 {
         let Some(f) = self.dtype.format() else { return 1.0 };

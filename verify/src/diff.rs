@@ -150,7 +150,8 @@ impl Recording<'_> {
     fn observation(&self, node: &Node, start: usize, end: usize) -> Result<Observation> {
         let mut tensors = Tensors::new();
         let recorded = |probe: &str, view: View, from: usize| -> Result<Tensor> {
-            let t = self.probe(probe).ok_or_else(|| Error::Request(format!("`{probe}` is missing")))?;
+            let t =
+                self.probe(probe).ok_or_else(|| Error::Request(format!("`{probe}` is missing")))?;
             let part = t.slice_outer(from..end);
             let width = part.len() / (end - from);
             part.reshape(&view.shape(end - from, width))

@@ -1,6 +1,6 @@
 //! Findings: stable codes that text, JSON and docs share.
 
-use assay_reference::ops::{self, Op, Tensors, Visitor};
+use assay_reference::ops::{self, Op, Visitor};
 use serde::Serialize;
 
 /// Something that is wrong, by name.
@@ -30,7 +30,11 @@ impl Finding {
 pub const CODES: &[(&str, &str, &str)] = &[
     ("A001", "unexplained", "no convention and no catalogued fault explains the output"),
     ("A002", "ill_conditioned", "the inputs leave the result uncertain, so nothing can be said"),
-    ("A003", "inconsistent_recording", "a recorded tensor fits neither its producer nor its consumers"),
+    (
+        "A003",
+        "inconsistent_recording",
+        "a recorded tensor fits neither its producer nor its consumers",
+    ),
     ("A004", "biased_rounding", "errors are within bounds but lean to one side"),
     ("A005", "conventions_disagree", "each case has a convention, but not the same one"),
     ("A006", "not_deterministic", "the same inputs gave different bits"),
@@ -41,11 +45,16 @@ pub const CODES: &[(&str, &str, &str)] = &[
     ("A014", "memory.canary_damaged", "bytes around a buffer were overwritten"),
     ("A015", "memory.input_modified", "an input buffer was changed"),
     ("A016", "memory.uninitialised_lds", "shared memory was read before it was written"),
-    ("A017", "memory.data_race", "two threads touch the same shared memory without a barrier between"),
+    (
+        "A017",
+        "memory.data_race",
+        "two threads touch the same shared memory without a barrier between",
+    ),
     ("A018", "memory.overlapping_stores", "two threads write the same output cell"),
     ("A019", "memory.barrier_divergence", "threads of a block do not reach the same barrier"),
     ("A01A", "memory.lds_overrun", "an index beyond a shared array"),
     ("A01B", "memory.inactive_lane", "a wave operation reads a lane that is not active"),
+    ("A01D", "memory.stack_overflow", "a thread needs more stack than there is"),
     ("A01C", "memory.hang", "the kernel did not finish in time"),
     ("A020", "compile_error", "the kernel source does not compile"),
     ("A021", "launch_refused", "the launcher refused a shape inside the kernel's contract"),
@@ -75,6 +84,3 @@ pub fn all_codes() -> Vec<(String, String)> {
     }
     out
 }
-
-/// Tensors by name, for brevity here and in families.
-pub(crate) type CaseTensors = Tensors;

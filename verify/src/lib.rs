@@ -1,7 +1,6 @@
 //! Judges kernels and recorded traces against the reference, and names faults.
 //!
 //! - [`families`]: seeded generators of cases;
-//! - [`subject`]: what is verified: emulated kernels, recorded traces;
 //! - [`judge`]: acceptance element by element, the search for the convention or the fault;
 //! - [`suite`]: the kernels' check; [`mutants`]: its power; [`diff`]: a trace against the reference;
 //! - [`finding`]: stable codes; [`report`]: text and JSON; [`cli`]: the command line.
@@ -13,5 +12,4 @@ pub mod finding;
 pub mod judge;
 pub mod mutants;
 pub mod report;
-pub mod subject;
 pub mod suite;

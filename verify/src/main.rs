@@ -1,5 +1,5 @@
 //! The command line.
 
-fn main() {
-    assay_verify::cli::main();
+fn main() -> std::process::ExitCode {
+    assay_verify::cli::main()
 }

@@ -1,1 +1,245 @@
-//! suite
+//! The check of a kernel on the emulator: memory checks on small cases, then every case's output
+//! through the judge, with the device's freedoms (last bits of exp, flushed subnormals, thread
+//! order) exercised.
+
+use std::sync::Arc;
+
+use assay_hip::emu::{Compiler, Mode, Placement};
+use assay_hip::{Backend, Kernel, LaunchOptions, LaunchStatus};
+use assay_reference::ops::Scope;
+use assay_reference::{Case, Tensor};
+use rayon::prelude::*;
+use serde::Serialize;
+
+use crate::families::{self, Generated};
+use crate::finding::Finding;
+use crate::judge::{Judgement, Observation, Options, Verdict, judge};
+
+/// Largest number of multiply-adds of a case that also runs with every access checked.
+const CHECKED_WORK: usize = 400_000;
+/// The same for the runs that only repeat.
+const REPEAT_WORK: usize = 6_000_000;
+
+/// How much of a check to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Profile {
+    /// Everything.
+    Full,
+    /// What decides whether a wrong kernel is caught: each case once checked and once plain.
+    Power,
+}
+
+/// The outcome for one kernel.
+#[derive(Clone, Debug, Serialize)]
+pub struct KernelReport {
+    /// Kernel name.
+    pub kernel: String,
+    /// The op that it implements.
+    pub op: String,
+    /// Cases generated.
+    pub cases: usize,
+    /// Verdict and figures.
+    #[serde(flatten)]
+    pub judgement: Judgement,
+}
+
+impl KernelReport {
+    fn failed(kernel: &Kernel, cases: usize, findings: Vec<Finding>) -> KernelReport {
+        let mut judgement = Judgement::skipped("");
+        judgement.verdict = Verdict::Fail { findings };
+        KernelReport { kernel: kernel.name.into(), op: kernel.op.into(), cases, judgement }
+    }
+}
+
+/// Checks `source` as an implementation of `kernel`. Nothing but the source and the cases decides.
+///
+/// `step` is called once for each case of each phase.
+///
+/// # Errors
+/// When there is no C++ compiler, or the emulator cannot run. A source that does not compile is a
+/// finding.
+pub fn check_kernel(
+    kernel: &Kernel,
+    source: &str,
+    seed: u64,
+    profile: Profile,
+    step: &(dyn Fn() + Sync),
+) -> anyhow::Result<KernelReport> {
+    let cases = families::cases(kernel.op, seed);
+    let compiler = Compiler::find()?;
+    let compile = |mode| match compiler.compile(source, mode) {
+        Ok(module) => Ok(Ok(Backend::from(module))),
+        Err(e @ assay_hip::Error::Compile { .. }) => Ok(Err(e)),
+        Err(e) => Err(e),
+    };
+    let refused = |e: assay_hip::Error| {
+        KernelReport::failed(
+            kernel,
+            cases.len(),
+            vec![Finding::new("compile_error", e.to_string())],
+        )
+    };
+    let checked = match compile(Mode::Checked)? {
+        Ok(backend) => backend,
+        Err(e) => return Ok(refused(e)),
+    };
+    let findings = memory_phase(kernel, &checked, &cases, seed, step)?;
+    if !findings.is_empty() {
+        return Ok(KernelReport::failed(kernel, cases.len(), findings));
+    }
+    let plain = match compile(Mode::Plain)? {
+        Ok(backend) => backend,
+        Err(e) => return Ok(refused(e)),
+    };
+    let runs: Vec<Runs> = cases
+        .par_iter()
+        .map(|g| {
+            let runs = run_case(kernel, &plain, g, seed, profile);
+            step();
+            runs
+        })
+        .collect::<anyhow::Result<_>>()?;
+    let mut findings: Vec<Finding> = Vec::new();
+    let mut observations = Vec::new();
+    for r in runs {
+        merge(&mut findings, r.findings);
+        observations.extend(r.observations);
+    }
+    if !findings.is_empty() {
+        return Ok(KernelReport::failed(kernel, cases.len(), findings));
+    }
+    let options = Options { scope: Scope::Kernel, unseen: profile == Profile::Full };
+    let judgement = judge(kernel.op, &observations, options)?;
+    Ok(KernelReport {
+        kernel: kernel.name.into(),
+        op: kernel.op.into(),
+        cases: cases.len(),
+        judgement,
+    })
+}
+
+/// Multiply-adds, or elements where there are none.
+fn work(case: &Case) -> usize {
+    let len = |name: &str| case.tensors.get(name).map_or(1, Tensor::len);
+    match case.op.as_str() {
+        "matmul" => {
+            let n = case.tensors.get("weight").map_or(1, |w| w.shape()[0]);
+            len("x") * n
+        }
+        "attention" => {
+            let s = case.tensors.get("k").map_or(1, |k| k.shape()[0]);
+            2 * len("q") * s
+        }
+        _ => len("qweight") * 8,
+    }
+}
+
+/// Runs small cases with every access checked, at both ends of the buffers.
+fn memory_phase(
+    kernel: &Kernel,
+    backend: &Backend,
+    cases: &[Generated],
+    seed: u64,
+    step: &(dyn Fn() + Sync),
+) -> anyhow::Result<Vec<Finding>> {
+    let found: Vec<Vec<Finding>> = cases
+        .par_iter()
+        .enumerate()
+        .map(|(i, g)| {
+            let mut findings = Vec::new();
+            if work(&g.case) <= CHECKED_WORK {
+                let placement = if i % 2 == 0 { Placement::End } else { Placement::Start };
+                let options =
+                    LaunchOptions { seed: seed ^ 1, placement, ..LaunchOptions::default() };
+                findings = launch(kernel, backend, g, &options)?.1;
+            }
+            step();
+            Ok(findings)
+        })
+        .collect::<anyhow::Result<_>>()?;
+    let mut all = Vec::new();
+    found.into_iter().for_each(|f| merge(&mut all, f));
+    Ok(all)
+}
+
+/// Keeps the first finding of each name, in order.
+fn merge(all: &mut Vec<Finding>, more: Vec<Finding>) {
+    for f in more {
+        if !all.iter().any(|a| a.name == f.name) {
+            all.push(f);
+        }
+    }
+}
+
+struct Runs {
+    observations: Vec<Observation>,
+    findings: Vec<Finding>,
+}
+
+fn run_case(
+    kernel: &Kernel,
+    backend: &Backend,
+    g: &Generated,
+    seed: u64,
+    profile: Profile,
+) -> anyhow::Result<Runs> {
+    let case = Arc::new(g.case.clone());
+    let observe = |output: Tensor, suffix: &str| Observation {
+        case: case.clone(),
+        output,
+        label: format!("{}{suffix}", g.label),
+        structured: g.structured,
+    };
+    let base = LaunchOptions { seed: seed ^ 2, ..LaunchOptions::default() };
+    let (output, findings) = launch(kernel, backend, g, &base)?;
+    let mut runs = Runs { observations: Vec::new(), findings };
+    let Some(output) = output else { return Ok(runs) };
+    runs.observations.push(observe(output.clone(), ""));
+    if profile == Profile::Power || work(&g.case) > REPEAT_WORK || !runs.findings.is_empty() {
+        return Ok(runs);
+    }
+    // The same bits again: another thread order over another fill.
+    let again = LaunchOptions { seed: seed ^ 3, fill: vec![0x5a], ..base.clone() };
+    let (repeat, findings) = launch(kernel, backend, g, &again)?;
+    merge(&mut runs.findings, findings);
+    if repeat.is_some_and(|r| r != output) {
+        let text = format!("{}: another thread order gave other bits", g.label);
+        merge(&mut runs.findings, vec![Finding::new("not_deterministic", text)]);
+    }
+    // A device's last bits: the verdict must hold for them too.
+    for ulps in [1, 2] {
+        let ftz = ulps == 2 && g.case.family != "special";
+        let perturbed = LaunchOptions { ulps, ftz, placement: Placement::Start, ..base.clone() };
+        let (output, findings) = launch(kernel, backend, g, &perturbed)?;
+        merge(&mut runs.findings, findings);
+        if let Some(output) = output {
+            runs.observations.push(observe(output, &format!(" (exp off by {ulps} ulp)")));
+        }
+    }
+    Ok(runs)
+}
+
+/// One launch: the output when it completed, and the findings.
+fn launch(
+    kernel: &Kernel,
+    backend: &Backend,
+    g: &Generated,
+    options: &LaunchOptions,
+) -> anyhow::Result<(Option<Tensor>, Vec<Finding>)> {
+    let launched = (kernel.run)(backend, &g.case, options)?;
+    let mut findings: Vec<Finding> = Vec::new();
+    for f in &launched.report.findings {
+        merge(&mut findings, vec![Finding::new(f.code(), format!("{}: {f}", g.label))]);
+    }
+    if let LaunchStatus::Refused(code) = launched.report.status {
+        let text = format!("{}: the launcher returned hipError_t {code}", g.label);
+        findings.push(Finding::new("launch_refused", text));
+    }
+    let completed = launched.report.status == LaunchStatus::Completed;
+    Ok((completed.then(|| launched.output().clone()), findings))
+}
+
+/// How many times `step` is called for a kernel.
+pub fn steps(kernel: &Kernel, seed: u64) -> usize {
+    2 * families::cases(kernel.op, seed).len()
+}

@@ -1,16 +1,123 @@
-//! cli stub
-use assay_reference::checkpoint::Checkpoint;
-use assay_reference::trace::Trace;
-use std::path::Path;
-/// stub
-pub fn main() {
-    let a: Vec<String> = std::env::args().collect();
-    let c = Checkpoint::open(Path::new(&a[1])).unwrap_or_else(|e| panic!("{e}"));
-    let t = Trace::open(Path::new(&a[2])).unwrap_or_else(|e| panic!("{e}"));
-    let r = crate::diff::diff(&c, &t, &mut |_, _, _| {}).unwrap_or_else(|e| panic!("{e}"));
-    for n in &r.nodes {
-        let v = &n.judgement.verdict;
-        eprintln!("{:28} {:12} {:10} {:.3} eq {:.4} {}", n.probe, n.op, v.word(), n.judgement.worst, n.judgement.equal_share,
-          match v { crate::judge::Verdict::Pass { conventions, .. } => format!("{} (+{})", conventions[0], conventions.len()-1), o => o.findings().iter().map(|f| format!("{} {}: {}", f.code, f.name, f.text)).collect::<Vec<_>>().join(" | ") });
+//! The command line: parse, then run.
+
+mod check;
+mod diff;
+mod list;
+mod progress;
+mod run;
+
+use std::io::Write;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use assay_reference::arith::fenv::DefaultEnv;
+use clap::{Args, Parser, Subcommand};
+
+/// Exit code: everything verified passed.
+pub const PASS: u8 = 0;
+/// Exit code: findings.
+pub const FINDINGS: u8 = 1;
+/// Exit code: bad usage or unreadable input.
+pub const BAD_INPUT: u8 = 2;
+/// Exit code: nothing could be verified.
+pub const SKIPPED: u8 = 3;
+
+/// Decides whether the kernels that serve a Qwen model compute the right numbers, and names the
+/// fault when they do not.
+#[derive(Debug, Parser)]
+#[command(
+    name = "assay",
+    version,
+    arg_required_else_help = true,
+    after_help = "\
+Exit codes: 0 pass, 1 findings, 2 bad usage or unreadable input, 3 nothing could be verified.
+
+Examples:
+  assay check                             the three HIP kernels on the built-in emulator
+  assay check --mutants                   the same kernels broken on purpose: every one must be caught
+  assay diff MODEL TRACE                  a recorded forward against the reference, op by op
+  assay run MODEL --prompt 'The sky is'   the reference forward, greedy"
+)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+    /// Threads to use; results do not depend on it [default: all cores]
+    #[arg(long, global = true, value_name = "N")]
+    threads: Option<usize>,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Check the HIP kernels on the emulator
+    Check(check::CheckArgs),
+    /// Run the reference forward on a checkpoint
+    Run(run::RunArgs),
+    /// Diff a recorded trace against the reference, op by op, on the trace's own inputs
+    Diff(diff::DiffArgs),
+    /// List ops, kernels, presets, mutants or finding codes
+    List(list::ListArgs),
+}
+
+/// Where the JSON report goes.
+#[derive(Debug, Args)]
+struct JsonArgs {
+    /// Write a JSON report to this file; `-` is standard output (text then goes to standard error)
+    #[arg(long, value_name = "PATH")]
+    json: Option<PathBuf>,
+}
+
+impl JsonArgs {
+    /// Whether standard output belongs to the JSON report.
+    fn takes_stdout(&self) -> bool {
+        self.json.as_deref() == Some(std::path::Path::new("-"))
     }
+
+    /// Prints text for people to the stream that is theirs.
+    fn say(&self, text: &str) {
+        say(text, self.takes_stdout());
+    }
+}
+
+/// Prints to standard output or standard error; a reader that went away is not an error.
+fn say(text: &str, to_stderr: bool) {
+    let _ = if to_stderr {
+        std::io::stderr().write_all(text.as_bytes())
+    } else {
+        std::io::stdout().write_all(text.as_bytes())
+    };
+}
+
+/// Parses the arguments, runs the command and returns the process's exit code.
+pub fn main() -> ExitCode {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(e) => {
+            let _ = e.print();
+            return ExitCode::from(if e.use_stderr() { BAD_INPUT } else { PASS });
+        }
+    };
+    match dispatch(cli) {
+        Ok(code) => ExitCode::from(code),
+        Err(e) => {
+            say(&format!("assay: {e:#}\n"), true);
+            ExitCode::from(BAD_INPUT)
+        }
+    }
+}
+
+fn dispatch(cli: Cli) -> anyhow::Result<u8> {
+    if cli.threads == Some(0) {
+        anyhow::bail!("--threads must be at least 1");
+    }
+    let pool = rayon::ThreadPoolBuilder::new()
+        .num_threads(cli.threads.unwrap_or(0))
+        // A host library built with fast-math may have set flushing for new threads.
+        .start_handler(|_| std::mem::forget(DefaultEnv::enter()))
+        .build()?;
+    pool.install(|| match cli.command {
+        Command::Check(args) => check::run(&args),
+        Command::Run(args) => run::run(&args),
+        Command::Diff(args) => diff::run(&args),
+        Command::List(args) => list::run(&args),
+    })
 }

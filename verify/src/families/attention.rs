@@ -13,7 +13,14 @@ const D: usize = 128;
 
 pub(super) fn cases(seed: u64) -> Vec<Generated> {
     let mut out = Vec::new();
-    for d in [(1, 1, 2, 1), (17, 17, 4, 2), (5, 68, 14, 2), (33, 33, 8, 1), (1, 129, 28, 4), (16, 257, 4, 2)] {
+    for d in [
+        (1, 1, 2, 1),
+        (17, 17, 4, 2),
+        (5, 68, 14, 2),
+        (33, 33, 8, 1),
+        (1, 129, 28, 4),
+        (16, 257, 4, 2),
+    ] {
         out.push(random(d, seed, ("unit", false), 1.0, 1.0));
     }
     // Flat scores: the newest, the first and the next key all carry visible weight.

@@ -34,7 +34,15 @@ pub(super) fn cases(seed: u64) -> Vec<Generated> {
             }
         }
         out.push(exact(
-            Spec { format, k: 256, n: 32, group_size: 64, sym: false, act: true, dtype: Dtype::Bf16 },
+            Spec {
+                format,
+                k: 256,
+                n: 32,
+                group_size: 64,
+                sym: false,
+                act: true,
+                dtype: Dtype::Bf16,
+            },
             seed,
         ));
     }
@@ -54,7 +62,12 @@ fn label(s: &Spec) -> String {
     )
 }
 
-fn build(family: (&str, bool), s: &Spec, seed: u64, scale: impl Fn(&mut Values) -> f64) -> Generated {
+fn build(
+    family: (&str, bool),
+    s: &Spec,
+    seed: u64,
+    scale: impl Fn(&mut Values) -> f64,
+) -> Generated {
     let mut v = Values::new(seed, &format!("gptq {} {}", family.0, label(s)));
     let size = if s.group_size < 0 { s.k } else { s.group_size as usize };
     let groups = s.k.div_ceil(size);

@@ -16,7 +16,13 @@ type Dims = (usize, usize, usize, bool);
 
 pub(super) fn cases(seed: u64) -> Vec<Generated> {
     let mut out = Vec::new();
-    for d in [(1, 1, 1, false), (7, 33, 128, false), (65, 70, 100, true), (1, 64, 127, true), (50, 65, 257, true)] {
+    for d in [
+        (1, 1, 1, false),
+        (7, 33, 128, false),
+        (65, 70, 100, true),
+        (1, 64, 127, true),
+        (50, 65, 257, true),
+    ] {
         out.push(unit(d, seed, 1.0));
     }
     // Beyond the usual reduction limits, with few outputs.

@@ -69,9 +69,8 @@ pub fn example<O: Op>() -> Option<(O::Params, Tensors)> {
 }
 
 fn example_of(op: &str) -> Option<(Value, Tensors)> {
-    let ones = |shape: &[usize]| {
-        Tensor::from_f64(Dtype::Bf16, shape, &vec![1.0; shape.iter().product()])
-    };
+    let ones =
+        |shape: &[usize]| Tensor::from_f64(Dtype::Bf16, shape, &vec![1.0; shape.iter().product()]);
     let ints = |shape: &[usize]| Tensor::from_i32(shape, &vec![0; shape.iter().product()]);
     let gptq = [
         ("qweight", ints(&[32, 16])),
@@ -82,7 +81,9 @@ fn example_of(op: &str) -> Option<(Value, Tensors)> {
     let gptq_params = json!({ "format": "v1", "group_size": 32 });
     let (params, tensors): (Value, Vec<(&str, Tensor)>) = match op {
         "embedding" => (json!({}), vec![("ids", ints(&[3])), ("weight", ones(&[5, 8]))]),
-        "rms_norm" => (json!({ "eps": 1e-6 }), vec![("x", ones(&[2, 200])), ("weight", ones(&[200]))]),
+        "rms_norm" => {
+            (json!({ "eps": 1e-6 }), vec![("x", ones(&[2, 200])), ("weight", ones(&[200]))])
+        }
         "matmul" => (
             json!({}),
             vec![("x", ones(&[3, 20000])), ("weight", ones(&[4, 20000])), ("bias", ones(&[4]))],

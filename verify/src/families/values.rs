@@ -14,9 +14,9 @@ impl Values {
     /// From a seed and the name of what is drawn, so that cases are independent of each other.
     pub fn new(seed: u64, name: &str) -> Values {
         // FNV-1a of the name.
-        let hash = name
-            .bytes()
-            .fold(0xcbf2_9ce4_8422_2325u64, |h, b| (h ^ u64::from(b)).wrapping_mul(0x100_0000_01b3));
+        let hash = name.bytes().fold(0xcbf2_9ce4_8422_2325u64, |h, b| {
+            (h ^ u64::from(b)).wrapping_mul(0x100_0000_01b3)
+        });
         let mut bytes = [0u8; 32];
         bytes[..8].copy_from_slice(&seed.to_le_bytes());
         bytes[8..16].copy_from_slice(&hash.to_le_bytes());

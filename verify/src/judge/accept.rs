@@ -1,5 +1,6 @@
 //! Acceptance, element by element: o in [rnd(y - e), rnd(y + e)].
 
+use assay_reference::Rounding;
 use assay_reference::arith::{Ball, math};
 use assay_reference::ops::{Op, Setup, Tile};
 
@@ -77,32 +78,24 @@ impl Metrics {
     }
 }
 
-/// An element's error as a fraction of its budget: at most 1 inside [lo, hi].
-pub(super) fn ratio(o: f64, v: f64, lo: f64, hi: f64) -> f64 {
+/// An element's error as a fraction of its budget (the radius before the output's rounding and the
+/// most that rounding can move a value): at most 1 inside [lo, hi], above 1 outside.
+pub(super) fn ratio(o: f64, e: &Expected, i: usize, output: Rounding) -> f64 {
+    let (v, lo, hi) = (e.v[i], e.lo[i], e.hi[i]);
     if o == v || (o.is_nan() && v.is_nan()) {
         return 0.0;
     }
-    if o.is_nan() || v.is_nan() {
-        return f64::INFINITY;
-    }
     let inside = lo <= o && o <= hi;
-    let (error, budget) = if o > v { (o - v, hi - v) } else { (v - o, v - lo) };
-    let ratio = if budget > 0.0 { error / budget } else { f64::INFINITY };
-    match (inside, ratio.is_nan()) {
-        (true, true) => 0.0, // both infinite
-        (true, false) => ratio.min(1.0),
-        (false, _) if ratio > 1.0 => ratio,
-        (false, _) => f64::INFINITY,
-    }
+    let budget = if e.radius[i].is_finite() { e.radius[i] } else { 0.0 } + output.most(v);
+    let ratio = match (o - v).abs() / budget {
+        r if r.is_nan() => f64::INFINITY,
+        r => r,
+    };
+    if inside { ratio.min(1.0) } else { ratio.max(1.0 + f64::EPSILON) }
 }
 
 /// Compares observed elements with expected ones. `cols` is the tile's width, for row scales.
-pub(super) fn compare(
-    observed: &[f64],
-    e: &Expected,
-    output: assay_reference::Rounding,
-    cols: usize,
-) -> Metrics {
+pub(super) fn compare(observed: &[f64], e: &Expected, output: Rounding, cols: usize) -> Metrics {
     debug_assert_eq!(observed.len(), e.v.len());
     let mut m = Metrics { elements: observed.len(), ..Metrics::default() };
     let mut bits = 0.0;
@@ -111,7 +104,7 @@ pub(super) fn compare(
         let finite = range.clone().map(|i| e.v[i]).filter(|v| v.is_finite());
         let rms = (finite.map(|v| v * v).sum::<f64>() / range.len() as f64).sqrt();
         for i in range {
-            let r = ratio(observed[i], e.v[i], e.lo[i], e.hi[i]);
+            let r = ratio(observed[i], e, i, output);
             if r > 1.0 {
                 m.outside += 1;
             }
@@ -135,17 +128,39 @@ pub(super) fn compare(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use assay_reference::Dtype;
+
+    fn one(v: f64, radius: f64, output: Rounding) -> Expected {
+        let (lo, hi) = (output.round(v - radius), output.round(v + radius));
+        Expected { v: vec![v], radius: vec![radius], lo: vec![lo], hi: vec![hi] }
+    }
 
     #[test]
-    fn ratios() {
-        assert_eq!(ratio(1.0, 1.0, 1.0, 1.0), 0.0);
-        assert_eq!(ratio(1.5, 1.0, 0.0, 2.0), 0.5);
-        assert_eq!(ratio(3.0, 1.0, 0.0, 2.0), 2.0);
-        assert_eq!(ratio(3.0, 1.0, 1.0, 1.0), f64::INFINITY);
-        assert_eq!(ratio(f64::NAN, f64::NAN, f64::NAN, f64::NAN), 0.0);
-        assert_eq!(ratio(f64::NAN, 1.0, 0.0, 2.0), f64::INFINITY);
-        assert_eq!(ratio(f64::INFINITY, f64::INFINITY, 1.0, f64::INFINITY), 0.0);
-        assert_eq!(ratio(f64::INFINITY, 1.0, 0.0, 2.0), f64::INFINITY);
+    fn one_ulp_off_is_outside_and_the_nearest_is_inside() {
+        let bf = Rounding::nearest(Dtype::Bf16);
+        let e = one(1.003, 1e-6, bf);
+        assert!(ratio(1.0, &e, 0, bf) <= 1.0);
+        assert!(ratio(1.0078125, &e, 0, bf) > 1.0);
+        assert!(ratio(0.99609375, &e, 0, bf) > 1.0);
+        let exact = one(1.0, 0.0, bf);
+        assert_eq!(ratio(1.0, &exact, 0, bf), 0.0);
+        assert!(ratio(1.0078125, &exact, 0, bf) > 1.0);
+    }
+
+    #[test]
+    fn values_that_are_not_finite_match_only_themselves() {
+        let bf = Rounding::nearest(Dtype::Bf16);
+        let (nan, inf) = (f64::NAN, f64::INFINITY);
+        let e = |v: f64| Expected { v: vec![v], radius: vec![0.0], lo: vec![v], hi: vec![v] };
+        assert_eq!(ratio(nan, &e(nan), 0, bf), 0.0);
+        assert_eq!(ratio(inf, &e(inf), 0, bf), 0.0);
+        for (o, v) in [(nan, 1.0), (1.0, nan), (inf, 1.0), (1.0, inf), (-inf, inf), (nan, inf)] {
+            assert!(ratio(o, &e(v), 0, bf) > 1.0, "{o} for {v}");
+        }
+    }
+
+    #[test]
+    fn the_budget_of_false_alarms_asks_for_about_eight_sigma() {
         assert!((7.5..9.0).contains(&lambda()));
     }
 }

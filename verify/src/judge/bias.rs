@@ -30,7 +30,8 @@ pub(super) fn test<O: Op, const P: i32>(
         let expected = setup.eval::<f64>(&Tile::ALL).remove(0).data;
         let cols = run.spec.cols();
         for (y, o) in expected.chunks(cols).zip(run.observed.chunks(cols)) {
-            let errors: Vec<f64> = y.iter().zip(o).filter_map(|(y, o)| lean(*y, *o, &setup.policy)).collect();
+            let errors: Vec<f64> =
+                y.iter().zip(o).filter_map(|(y, o)| lean(*y, *o, &setup.policy)).collect();
             if !errors.is_empty() {
                 elements += errors.len();
                 rows.push(errors.iter().sum::<f64>() / errors.len() as f64);

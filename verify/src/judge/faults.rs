@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use assay_reference::ops::{Fault, Op, Residual, Setup, Tile};
 use rayon::prelude::*;
 
-use super::accept::expect;
+use super::accept::{Expected, expect, ratio};
 use super::search::{Baseline, Convention, Run};
 use super::{Verdict, search::label};
 use crate::finding::Finding;
@@ -122,7 +122,8 @@ pub(super) fn name<O: Op, const P: i32>(
     let mut keys: Vec<Key> = Vec::new();
     for (n, &i) in failing.iter().enumerate() {
         let only = (n >= SEARCHED).then_some(keys.as_slice());
-        let (mut found, count) = explain::<O, P>(&runs[i], &baselines[i], conventions, &bases, only);
+        let (mut found, count) =
+            explain::<O, P>(&runs[i], &baselines[i], conventions, &bases, only);
         tried += count;
         if found.is_empty() && only.is_some() {
             let (more, count) = explain::<O, P>(&runs[i], &baselines[i], conventions, &bases, None);
@@ -143,16 +144,17 @@ pub(super) fn name<O: Op, const P: i32>(
     let Some(cover) = cover else { return (None, tried) };
     let findings = cover
         .into_iter()
-        .map(|(key, explained)| finding::<O>(&key, &explained, runs, baselines, &by_run, conventions))
+        .map(|(key, explained)| {
+            finding::<O>(&key, &explained, runs, baselines, &by_run, conventions)
+        })
         .collect();
     (Some(Verdict::Fail { findings }), tried)
 }
 
 /// Conventions that every passing run allows, or all when none passes.
 fn plausible_bases(baselines: &[Baseline], n: usize) -> Vec<usize> {
-    let fits = |c: usize| {
-        baselines.iter().filter(|b| b.passes()).all(|b| b.by_convention[c].is_some())
-    };
+    let fits =
+        |c: usize| baselines.iter().filter(|b| b.passes()).all(|b| b.by_convention[c].is_some());
     let fitting: Vec<usize> = (0..n).filter(|&c| fits(c)).collect();
     if fitting.is_empty() { (0..n).collect() } else { fitting }
 }
@@ -227,10 +229,12 @@ fn finding<O: Op>(
 ) -> Finding {
     let first = explained[0];
     let example = by_run[&first].iter().find(|e| e.key == *key);
-    let (detail, base) =
-        example.map_or((String::new(), 0), |e| (e.detail.clone(), e.convention));
+    let (detail, base) = example.map_or((String::new(), 0), |e| (e.detail.clone(), e.convention));
     let others: Vec<String> = equally_good(key, explained, by_run, O::NAME);
-    let mut text = format!("{detail}. {}", runs[first].describe(&baselines[first].default, &baselines[first].default_metrics));
+    let mut text = format!(
+        "{detail}. {}",
+        runs[first].describe(&baselines[first].default, &baselines[first].default_metrics)
+    );
     if base > 0 {
         text += &format!("; on top of {}", label(&conventions[base]));
     }
@@ -288,13 +292,13 @@ pub(super) fn unseen<O: Op, const P: i32>(
         let rows = run.spec.rows();
         let tile = Tile { rows: Some(vec![rows / 2, rows - 1].into_iter().collect()), cols: None };
         let (part, whole) = (expect::<O, P>(&setup, &tile), expect::<O, P>(&setup, &Tile::ALL));
-        let shows = |fault: &Fault<O>, tile: &Tile, e: &super::accept::Expected| {
+        let shows = |fault: &Fault<O>, tile: &Tile, e: &Expected| {
             let mut wrong = setup.clone();
             (fault.edit)(&mut wrong);
             let out = wrong.eval::<f64>(tile).remove(0).data;
             out.iter().enumerate().any(|(i, v)| {
                 let o = wrong.policy.output.round(*v);
-                super::accept::ratio(o, e.v[i], e.lo[i], e.hi[i]) > 1.0
+                ratio(o, e, i, setup.policy.output) > 1.0
             })
         };
         let results: Vec<(Key, bool)> = faults
@@ -309,7 +313,11 @@ pub(super) fn unseen<O: Op, const P: i32>(
         .into_iter()
         .filter(|(_, shown)| !shown)
         .map(|((_, slug, key), _)| {
-            if key.is_empty() { format!("{}.{slug}", O::NAME) } else { format!("{}.{slug} ({key})", O::NAME) }
+            if key.is_empty() {
+                format!("{}.{slug}", O::NAME)
+            } else {
+                format!("{}.{slug} ({key})", O::NAME)
+            }
         })
         .collect();
     (names, tried)

@@ -163,7 +163,9 @@ impl Visitor for Judge<'_> {
         } else if f64_runs == self.runs.len() {
             search::run::<O, 53>(self.runs, self.options)
         } else {
-            Err(assay_reference::Error::Request("runs of f64 and of narrower dtypes are judged apart".into()))
+            Err(assay_reference::Error::Request(
+                "runs of f64 and of narrower dtypes are judged apart".into(),
+            ))
         }
     }
 }

@@ -2,9 +2,9 @@
 
 use assay_reference::ops::Op;
 
+use super::Verdict;
 use super::accept::ratio;
 use super::search::{Baseline, Run};
-use super::Verdict;
 
 /// Describes the smallest failing run's error.
 pub(super) fn unexplained<O: Op>(runs: &[Run<'_, O>], baselines: &[Baseline]) -> Verdict {
@@ -30,7 +30,7 @@ fn shape<O: Op>(run: &Run<'_, O>, b: &Baseline) -> String {
     }
     let cols = run.spec.cols();
     let wrong: Vec<usize> = (0..o.len())
-        .filter(|&i| ratio(o[i], b.default.v[i], b.default.lo[i], b.default.hi[i]) > 1.0)
+        .filter(|&i| ratio(o[i], &b.default, i, run.base.policy.output) > 1.0)
         .collect();
     let nan = wrong.iter().filter(|&&i| !o[i].is_finite()).count();
     let zero = wrong.iter().filter(|&&i| o[i] == 0.0).count();

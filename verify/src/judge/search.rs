@@ -4,7 +4,7 @@ use assay_reference::ops::{Edit, Op, OutSpec, Scope, Setup, Tile};
 use assay_reference::{Result, Tensor};
 use rayon::prelude::*;
 
-use super::accept::{Expected, Metrics, compare, expect, lambda};
+use super::accept::{Expected, Metrics, compare, expect, lambda, ratio};
 use super::{Judgement, Observation, Options, Verdict, bias, faults, pattern};
 use crate::finding::Finding;
 
@@ -58,7 +58,12 @@ impl<'a, O: Op> Run<'a, O> {
             return Err(assay_reference::Error::arg(
                 O::NAME,
                 spec.name,
-                format!("{}: expected shape {:?}, got {:?}", observation.label, spec.shape, output.shape()),
+                format!(
+                    "{}: expected shape {:?}, got {:?}",
+                    observation.label,
+                    spec.shape,
+                    output.shape()
+                ),
             ));
         }
         let mut policy = O::policy(case.dtype);
@@ -84,7 +89,11 @@ impl<'a, O: Op> Run<'a, O> {
     }
 
     /// Evaluates and compares a tile.
-    pub(super) fn compare<const P: i32>(&self, setup: &Setup<O>, tile: &Tile) -> (Expected, Metrics) {
+    pub(super) fn compare<const P: i32>(
+        &self,
+        setup: &Setup<O>,
+        tile: &Tile,
+    ) -> (Expected, Metrics) {
         let e = expect::<O, P>(setup, tile);
         let cols = tile.cols_of(self.spec.cols()).len();
         let m = compare(&self.observed(tile), &e, setup.policy.output, cols);
@@ -94,9 +103,10 @@ impl<'a, O: Op> Run<'a, O> {
     /// Rows that tell hypotheses apart: those where the defaults err most, and both ends.
     pub(super) fn tell_tale_rows(&self, e: &Expected) -> Tile {
         let (rows, cols) = (self.spec.rows(), self.spec.cols());
+        let output = self.base.policy.output;
         let worst = |r: usize| {
             (r * cols..(r + 1) * cols)
-                .map(|i| super::accept::ratio(self.observed[i], e.v[i], e.lo[i], e.hi[i]))
+                .map(|i| ratio(self.observed[i], e, i, output))
                 .fold(0.0, f64::max)
         };
         let mut order: Vec<(usize, f64)> = (0..rows).map(|r| (r, worst(r))).collect();
@@ -111,7 +121,8 @@ impl<'a, O: Op> Run<'a, O> {
     /// `label: 3 of 120 elements outside, worst at [1, 5]: expected 1.5, got 2.5 (40 x its budget)`.
     pub(super) fn describe(&self, e: &Expected, m: &Metrics) -> String {
         let (r, c) = (m.at / self.spec.cols(), m.at % self.spec.cols());
-        let times = if m.worst.is_finite() { format!("{:.3}", m.worst) } else { "infinitely many".into() };
+        let times =
+            if m.worst.is_finite() { format!("{:.3}", m.worst) } else { "infinitely many".into() };
         format!(
             "{}: {} of {} elements outside their interval, worst at row {r} column {c}: expected {}, got {} ({times} times its budget)",
             self.observation.label, m.outside, m.elements, e.v[m.at], self.observed[m.at],
@@ -161,7 +172,10 @@ impl Baseline {
     }
 }
 
-pub(super) fn run<O: Op, const P: i32>(runs: &[Observation], options: Options) -> Result<Judgement> {
+pub(super) fn run<O: Op, const P: i32>(
+    runs: &[Observation],
+    options: Options,
+) -> Result<Judgement> {
     let runs: Vec<Run<'_, O>> = runs.iter().map(Run::new).collect::<Result<_>>()?;
     let conventions = conventions::<O>(&runs[0].base.params, options.scope);
     let baselines: Vec<Baseline> =
@@ -181,30 +195,29 @@ pub(super) fn run<O: Op, const P: i32>(runs: &[Observation], options: Options) -
         judgement.worst = metrics().map(|m| m.worst).fold(0.0, f64::max);
         judgement.equal_share =
             metrics().map(|m| m.equal).sum::<usize>() as f64 / judgement.elements as f64;
-        judgement.verdict = if let Some((r, m)) =
-            runs.iter().zip(metrics()).find(|(_, m)| m.is_vague())
-        {
-            Verdict::IllConditioned {
-                where_: format!(
-                    "{}: {} of {} elements are uncertain by more than 1/64 of their row",
-                    r.observation.label, m.vague, m.elements
-                ),
-            }
-        } else if let Some(finding) = bias::test::<O, P>(&runs, &conventions[first]) {
-            Verdict::Fail { findings: vec![finding] }
-        } else {
-            let unseen_faults = if options.unseen {
-                let (unseen, tried) = faults::unseen::<O, P>(&runs, &conventions[first]);
-                judgement.hypotheses += tried;
-                unseen
+        judgement.verdict =
+            if let Some((r, m)) = runs.iter().zip(metrics()).find(|(_, m)| m.is_vague()) {
+                Verdict::IllConditioned {
+                    where_: format!(
+                        "{}: {} of {} elements are uncertain by more than 1/64 of their row",
+                        r.observation.label, m.vague, m.elements
+                    ),
+                }
+            } else if let Some(finding) = bias::test::<O, P>(&runs, &conventions[first]) {
+                Verdict::Fail { findings: vec![finding] }
             } else {
-                Vec::new()
+                let unseen_faults = if options.unseen {
+                    let (unseen, tried) = faults::unseen::<O, P>(&runs, &conventions[first]);
+                    judgement.hypotheses += tried;
+                    unseen
+                } else {
+                    Vec::new()
+                };
+                Verdict::Pass {
+                    conventions: alive.iter().map(|&c| label(&conventions[c])).collect(),
+                    unseen_faults,
+                }
             };
-            Verdict::Pass {
-                conventions: alive.iter().map(|&c| label(&conventions[c])).collect(),
-                unseen_faults,
-            }
-        };
         return Ok(judgement);
     }
     judgement.worst = baselines.iter().map(|b| b.default_metrics.worst).fold(0.0, f64::max);
@@ -262,7 +275,7 @@ pub(super) fn closest<O: Op, const P: i32>(run: &Observation, options: Options) 
     let output = &run.observation.output;
     let Some((_, rounding, e)) = best else { return Ok(output.clone()) };
     Ok(output.map(|i, o| {
-        let outside = super::accept::ratio(o, e.v[i], e.lo[i], e.hi[i]) > 1.0;
+        let outside = ratio(o, &e, i, rounding) > 1.0;
         if outside { rounding.round(e.v[i]) } else { o }
     }))
 }

@@ -1,1 +1,8 @@
-//! report
+//! Reports: text for people, JSON for machines (docs/json_report.md).
+
+mod json;
+mod table;
+pub mod text;
+
+pub use json::{Envelope, write_json};
+pub use table::Table;

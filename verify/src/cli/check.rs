@@ -1,0 +1,167 @@
+//! `assay check`.
+
+use std::path::PathBuf;
+use std::time::Instant;
+
+use anyhow::{Context, bail};
+use assay_hip::Kernel;
+use clap::Args;
+use rayon::prelude::*;
+use serde::Serialize;
+
+use super::{FINDINGS, JsonArgs, PASS, progress};
+use crate::families::Values;
+use crate::mutants::{self, Edit, EditReport};
+use crate::report::{Envelope, text, write_json};
+use crate::suite::{self, KernelReport, Profile};
+
+/// What to check.
+#[derive(Debug, Args)]
+pub(super) struct CheckArgs {
+    /// Only this kernel; may be repeated (see `assay list kernels`)
+    #[arg(long, value_name = "NAME")]
+    kernel: Vec<String>,
+    /// Check this source file instead of the kernel's own; it must define the same launcher
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["mutant", "mutants"])]
+    source: Option<PathBuf>,
+    /// Seed of the cases, of the thread order and of --sample
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Check one source mutant or control (see `assay list mutants`)
+    #[arg(long, value_name = "NAME", conflicts_with = "mutants")]
+    mutant: Option<String>,
+    /// Check all source mutants and controls; exit 0 only if every mutant is caught and every control passes
+    #[arg(long)]
+    mutants: bool,
+    /// With --mutants: only this many of them, drawn by the seed
+    #[arg(long, value_name = "N", requires = "mutants")]
+    sample: Option<usize>,
+    #[command(flatten)]
+    json: JsonArgs,
+}
+
+#[derive(Serialize)]
+struct CheckBody {
+    kernels: Vec<KernelReport>,
+}
+
+#[derive(Serialize)]
+struct MutantsBody {
+    edits: Vec<EditReport>,
+}
+
+pub(super) fn run(args: &CheckArgs) -> anyhow::Result<u8> {
+    let start = Instant::now();
+    let kernels = selected(&args.kernel)?;
+    if args.mutants {
+        let edits: Vec<Edit> = mutants::edits()?
+            .into_iter()
+            .filter(|e| kernels.iter().any(|k| k.name == e.kernel.name))
+            .collect();
+        return run_edits(args, sample(edits, args), start);
+    }
+    if let Some(name) = &args.mutant {
+        let edit = mutants::edits()?.into_iter().find(|e| e.name == *name).with_context(|| {
+            format!("there is no mutant or control `{name}`; `assay list mutants` names them")
+        })?;
+        let report = mutants::check(&edit, args.seed)?;
+        let findings = report.findings.clone();
+        let code = finish_edits(args, vec![report], start)?;
+        for f in findings {
+            args.json.say(&format!("\n{} {}\n    {}\n", f.code, f.name, f.text));
+        }
+        return Ok(code);
+    }
+    run_kernels(args, &kernels, start)
+}
+
+fn selected(names: &[String]) -> anyhow::Result<Vec<&'static Kernel>> {
+    if names.is_empty() {
+        return Ok(assay_hip::kernels().iter().collect());
+    }
+    let known = || assay_hip::kernels().iter().map(|k| k.name).collect::<Vec<_>>().join(", ");
+    names
+        .iter()
+        .map(|n| {
+            assay_hip::kernel(n)
+                .with_context(|| format!("unknown kernel `{n}`; known are {}", known()))
+        })
+        .collect()
+}
+
+fn run_kernels(args: &CheckArgs, kernels: &[&Kernel], start: Instant) -> anyhow::Result<u8> {
+    let source = args
+        .source
+        .as_ref()
+        .map(|path| {
+            std::fs::read_to_string(path)
+                .with_context(|| format!("{}: cannot be read", path.display()))
+        })
+        .transpose()?;
+    if source.is_some() && kernels.len() != 1 {
+        bail!("--source needs exactly one --kernel, whose launcher the file defines");
+    }
+    let bar = progress::bar(kernels.iter().map(|k| suite::steps(k, args.seed)).sum());
+    let mut reports = Vec::new();
+    for kernel in kernels {
+        bar.set_message(kernel.name);
+        let source = source.as_deref().unwrap_or(kernel.source);
+        let step = || bar.inc(1);
+        reports.push(suite::check_kernel(kernel, source, args.seed, Profile::Full, &step)?);
+    }
+    bar.finish_and_clear();
+    let failed = reports.iter().any(|r| !r.judgement.verdict.is_pass());
+    let seconds = start.elapsed().as_secs_f64();
+    let conclusion = if failed {
+        format!("findings (seed {}, {seconds:.1} s)\n", args.seed)
+    } else {
+        let hypotheses: usize = reports.iter().map(|r| r.judgement.hypotheses).sum();
+        format!(
+            "all pass on the emulator (seed {}, {hypotheses} hypotheses, {seconds:.1} s)\n",
+            args.seed
+        )
+    };
+    args.json.say(&format!("{}\n{conclusion}", text::check(&reports)));
+    if let Some(path) = &args.json.json {
+        let result = if failed { "findings" } else { "pass" };
+        let body = CheckBody { kernels: reports };
+        write_json(path, &Envelope::new("check", result, Some(args.seed), seconds, body))?;
+    }
+    Ok(if failed { FINDINGS } else { PASS })
+}
+
+/// The edits drawn by the seed, in their order.
+fn sample(edits: Vec<Edit>, args: &CheckArgs) -> Vec<Edit> {
+    let Some(n) = args.sample else { return edits };
+    let mut chosen = Values::new(args.seed, "sample of mutants").permutation(edits.len());
+    chosen.truncate(n);
+    let keep = |i: &usize| chosen.contains(i);
+    edits.into_iter().enumerate().filter(|(i, _)| keep(i)).map(|(_, e)| e).collect()
+}
+
+fn run_edits(args: &CheckArgs, edits: Vec<Edit>, start: Instant) -> anyhow::Result<u8> {
+    let bar = progress::bar(edits.len());
+    let reports: Vec<EditReport> = edits
+        .par_iter()
+        .map(|edit| {
+            bar.set_message(edit.name.clone());
+            let report = mutants::check(edit, args.seed);
+            bar.inc(1);
+            report
+        })
+        .collect::<anyhow::Result<_>>()?;
+    bar.finish_and_clear();
+    finish_edits(args, reports, start)
+}
+
+fn finish_edits(args: &CheckArgs, reports: Vec<EditReport>, start: Instant) -> anyhow::Result<u8> {
+    let seconds = start.elapsed().as_secs_f64();
+    let good = reports.iter().all(EditReport::is_good);
+    args.json.say(&text::mutants(&reports));
+    if let Some(path) = &args.json.json {
+        let result = if good { "pass" } else { "findings" };
+        let body = MutantsBody { edits: reports };
+        write_json(path, &Envelope::new("mutants", result, Some(args.seed), seconds, body))?;
+    }
+    Ok(if good { PASS } else { FINDINGS })
+}

@@ -1,0 +1,55 @@
+//! `assay diff`.
+
+use std::path::PathBuf;
+use std::time::Instant;
+
+use assay_reference::checkpoint::Checkpoint;
+use assay_reference::trace::Trace;
+use clap::Args;
+
+use super::{FINDINGS, JsonArgs, PASS, SKIPPED, progress, say};
+use crate::diff;
+use crate::report::{Envelope, text, write_json};
+
+/// What to diff.
+#[derive(Debug, Args)]
+pub(super) struct DiffArgs {
+    /// Folder of the checkpoint: config.json and safetensors
+    model: PathBuf,
+    /// Folder of the trace: manifest.json and safetensors (docs/trace_format.md)
+    trace: PathBuf,
+    /// Show every op, not only those that do not pass
+    #[arg(long)]
+    all: bool,
+    #[command(flatten)]
+    json: JsonArgs,
+}
+
+pub(super) fn run(args: &DiffArgs) -> anyhow::Result<u8> {
+    let start = Instant::now();
+    let checkpoint = Checkpoint::open(&args.model)?;
+    for warning in checkpoint.warnings() {
+        say(&format!("warning: {warning}\n"), true);
+    }
+    let trace = Trace::open(&args.trace)?;
+    let bar = progress::bar(0);
+    let report = diff::diff(&checkpoint, &trace, &mut |i, n, probe| {
+        bar.set_length(n as u64);
+        bar.set_position(i as u64);
+        bar.set_message(probe.to_string());
+    })?;
+    bar.finish_and_clear();
+    args.json.say(&text::diff(&report, args.all));
+    let (code, result) = if !report.findings().is_empty() {
+        (FINDINGS, "findings")
+    } else if report.judged() == 0 {
+        (SKIPPED, "skipped")
+    } else {
+        (PASS, "pass")
+    };
+    if let Some(path) = &args.json.json {
+        let seconds = start.elapsed().as_secs_f64();
+        write_json(path, &Envelope::new("diff", result, None, seconds, report))?;
+    }
+    Ok(code)
+}

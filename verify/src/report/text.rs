@@ -1,0 +1,186 @@
+//! Text for people.
+
+use super::Table;
+use crate::diff::DiffReport;
+use crate::finding::Finding;
+use crate::judge::{Judgement, Verdict};
+use crate::mutants::{EditReport, Kind};
+use crate::suite::KernelReport;
+
+/// The table of `assay check` and what is to be said below it.
+pub fn check(reports: &[KernelReport]) -> String {
+    let mut table =
+        Table::new(&["kernel", "op", "cases", "runs", "worst/budget", "convention", "verdict"]);
+    for r in reports {
+        let j = &r.judgement;
+        table.row([
+            r.kernel.clone(),
+            r.op.clone(),
+            r.cases.to_string(),
+            j.runs.to_string(),
+            worst(j),
+            convention(&j.verdict),
+            j.verdict.word().into(),
+        ]);
+    }
+    let mut out = table.render();
+    for r in reports {
+        out += &details(&r.kernel, &r.judgement.verdict);
+        if let Verdict::Pass { unseen_faults, .. } = &r.judgement.verdict
+            && !unseen_faults.is_empty()
+        {
+            let list = unseen_faults.join(", ");
+            out += &format!("\n{}: faults that these cases cannot see: {list}\n", r.kernel);
+        }
+    }
+    out
+}
+
+/// The table of `assay check --mutants`.
+pub fn mutants(reports: &[EditReport]) -> String {
+    let mut table = Table::new(&["edit", "kind", "outcome", "named", ""]);
+    for r in reports {
+        let (kind, outcome, note) = match r.kind {
+            Kind::Mutant => (
+                "mutant",
+                if r.caught { "caught" } else { "MISSED" },
+                if r.right {
+                    "right".to_string()
+                } else {
+                    format!("expected {}", r.expected.as_deref().unwrap_or("a name"))
+                },
+            ),
+            Kind::Control => (
+                "control",
+                if r.caught { "FALSE ALARM" } else { "pass" },
+                r.conventions.first().cloned().unwrap_or_default(),
+            ),
+        };
+        let named = r.named.clone().unwrap_or_else(|| "-".into());
+        table.row([r.name.clone(), kind.into(), outcome.into(), named, note]);
+    }
+    let mut out = table.render();
+    for r in reports.iter().filter(|r| r.kind == Kind::Control && r.caught) {
+        out += &findings(&r.name, &r.findings);
+    }
+    let of = |kind: Kind| reports.iter().filter(move |r| r.kind == kind);
+    let (mutants, controls) = (of(Kind::Mutant).count(), of(Kind::Control).count());
+    let caught = of(Kind::Mutant).filter(|r| r.caught).count();
+    let named = of(Kind::Mutant).filter(|r| r.right).count();
+    let passed = of(Kind::Control).filter(|r| !r.caught).count();
+    out += &format!(
+        "\n{caught} of {mutants} mutants caught, {named} named right; {passed} of {controls} controls pass\n"
+    );
+    out
+}
+
+/// The table of `assay diff`.
+pub fn diff(report: &DiffReport, all: bool) -> String {
+    let mut table = Table::new(&["probe", "op", "equal", "worst/budget", "convention", "verdict"]);
+    for n in &report.nodes {
+        let j = &n.judgement;
+        let quiet = j.verdict.is_pass() && !all;
+        if !quiet {
+            table.row([
+                n.probe.clone(),
+                n.op.clone(),
+                format!("{:.2} %", 100.0 * j.equal_share),
+                worst(j),
+                convention(&j.verdict),
+                j.verdict.word().into(),
+            ]);
+        }
+    }
+    let failing = report.findings();
+    let mut out = String::new();
+    if all || !failing.is_empty() || report.judged() < report.nodes.len() {
+        out += &table.render();
+    }
+    for n in &report.nodes {
+        out += &details(&n.probe, &n.judgement.verdict);
+    }
+    out += "\n";
+    out += &conventions_by_op(report);
+    out += &summary(report);
+    out
+}
+
+fn summary(report: &DiffReport) -> String {
+    let passed = report.nodes.iter().filter(|n| n.judgement.verdict.is_pass()).count();
+    let skipped = report.nodes.len() - report.judged();
+    let mut text = format!("{passed} of {} ops pass on the trace's own inputs", report.nodes.len());
+    if skipped > 0 {
+        text += &format!(", {skipped} could not be judged");
+    }
+    let worst = report
+        .nodes
+        .iter()
+        .filter(|n| n.judgement.verdict.is_pass())
+        .max_by(|a, b| a.judgement.worst.total_cmp(&b.judgement.worst));
+    if let Some(n) = worst {
+        text +=
+            &format!("; worst error of those {:.3} of its budget ({})", n.judgement.worst, n.probe);
+    }
+    let first = report.nodes.iter().position(|n| !n.judgement.verdict.findings().is_empty());
+    if let Some(first) = first {
+        let later =
+            report.nodes[first + 1..].iter().filter(|n| n.judgement.verdict.is_pass()).count();
+        text += &format!(
+            "\nfirst introduced error: {}; the {later} later ops that pass only inherit it",
+            report.nodes[first].probe
+        );
+    }
+    text + "\n"
+}
+
+/// `conventions: rms_norm normalised=stored; rope table=stored product=stored; ...`
+fn conventions_by_op(report: &DiffReport) -> String {
+    let mut seen: Vec<String> = Vec::new();
+    for n in &report.nodes {
+        if let Verdict::Pass { conventions, .. } = &n.judgement.verdict
+            && conventions.first().is_some_and(|c| c != "defaults")
+        {
+            let text = format!("{} {}", n.op, conventions[0]);
+            if !seen.contains(&text) {
+                seen.push(text);
+            }
+        }
+    }
+    if seen.is_empty() {
+        String::new()
+    } else {
+        format!("conventions found: {}\n", seen.join("; "))
+    }
+}
+
+fn worst(j: &Judgement) -> String {
+    if j.runs == 0 {
+        "-".into()
+    } else if j.worst > 1e6 {
+        ">1e6".into()
+    } else {
+        format!("{:.3}", j.worst)
+    }
+}
+
+fn convention(verdict: &Verdict) -> String {
+    let Verdict::Pass { conventions, .. } = verdict else { return "-".into() };
+    match conventions.len() {
+        0 | 1 => conventions.first().cloned().unwrap_or_default(),
+        n => format!("{} (= {} more)", conventions[0], n - 1),
+    }
+}
+
+fn details(subject: &str, verdict: &Verdict) -> String {
+    match verdict {
+        Verdict::Skipped { reason } => format!("\n{subject}: skipped: {reason}\n"),
+        other => findings(subject, &other.findings()),
+    }
+}
+
+fn findings(subject: &str, findings: &[Finding]) -> String {
+    findings
+        .iter()
+        .map(|f| format!("\n{subject}: {} {}\n    {}\n", f.code, f.name, f.text))
+        .collect()
+}
