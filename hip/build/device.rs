@@ -1,0 +1,117 @@
+//! Feature `hip`: compiles the kernels with hipcc, links the HIP runtime and generates
+//! bindings to it.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// Wave64 targets that upstream compilers know. For a DCU name its own in ASSAY_HIP_ARCH.
+const DEFAULT_ARCHS: &str = "gfx906,gfx90a";
+
+/// The runtime functions that `src/device` calls.
+const FUNCTIONS: [&str; 9] = [
+    "hipGetDeviceCount",
+    "hipSetDevice",
+    "hipDeviceGetName",
+    "hipRuntimeGetVersion",
+    "hipMalloc",
+    "hipFree",
+    "hipMemcpy",
+    "hipMemset",
+    "hipDeviceSynchronize",
+];
+
+pub(crate) fn build() {
+    for variable in ["ASSAY_HIP_ARCH", "HIPCC", "ROCM_PATH"] {
+        println!("cargo:rerun-if-env-changed={variable}");
+    }
+    println!("cargo:rerun-if-changed=kernels");
+    println!("cargo:rerun-if-changed=include");
+    let rocm = std::env::var_os("ROCM_PATH").map(PathBuf::from);
+    let archs = std::env::var("ASSAY_HIP_ARCH").unwrap_or_else(|_| DEFAULT_ARCHS.to_owned());
+    let archs: Vec<&str> =
+        archs.split([',', ';', ' ']).map(str::trim).filter(|arch| !arch.is_empty()).collect();
+
+    let out = PathBuf::from(std::env::var_os("OUT_DIR").expect("cargo sets OUT_DIR"));
+    let mut archive = cc::Build::new();
+    archive.cpp(true); // links the C++ library that hipcc's host code needs
+    for source in kernel_sources() {
+        let name = source.parent().and_then(Path::file_name).expect("a kernel's folder");
+        let object = out.join(name).with_extension("o");
+        compile(&hipcc(rocm.as_deref()), &source, &object, &archs);
+        archive.object(object);
+    }
+    archive.compile("assay_kernels");
+
+    if let Some(rocm) = &rocm {
+        println!("cargo:rustc-link-search=native={}", rocm.join("lib").display());
+    }
+    println!("cargo:rustc-link-lib=dylib=amdhip64");
+    generate_bindings(rocm.as_deref(), &out.join("hip_runtime.rs"));
+}
+
+fn kernel_sources() -> Vec<PathBuf> {
+    let folders = std::fs::read_dir("kernels").expect("the folder of kernels");
+    let mut sources: Vec<PathBuf> = folders
+        .filter_map(|entry| Some(entry.ok()?.path().join("kernel.hip")))
+        .filter(|path| path.exists())
+        .collect();
+    sources.sort();
+    sources
+}
+
+fn hipcc(rocm: Option<&Path>) -> PathBuf {
+    let named = std::env::var_os("HIPCC").map(PathBuf::from);
+    let installed = rocm.map(|rocm| rocm.join("bin/hipcc")).filter(|path| path.exists());
+    named.or(installed).unwrap_or_else(|| PathBuf::from("hipcc"))
+}
+
+fn compile(hipcc: &Path, source: &Path, object: &Path, archs: &[&str]) {
+    let output = Command::new(hipcc)
+        .args(["-c", "-fPIC", "-std=c++17", "-O3", "-Wall", "-Iinclude", "-fno-crash-diagnostics"])
+        .args(archs.iter().map(|arch| format!("--offload-arch={arch}")))
+        .arg(source)
+        .arg("-o")
+        .arg(object)
+        .output();
+    let output = output.unwrap_or_else(|e| {
+        panic!(
+            "feature `hip` needs hipcc, but {} does not run ({e}); install ROCm or DTK and set \
+             ROCM_PATH or HIPCC",
+            hipcc.display()
+        )
+    });
+    if output.status.success() {
+        return;
+    }
+    let said = String::from_utf8_lossy(&output.stderr);
+    let unknown_target = said.contains("invalid target ID");
+    let hint = if unknown_target && archs.iter().any(|arch| ["gfx928", "gfx936"].contains(arch)) {
+        "\ngfx928 and gfx936 (Hygon K100_AI and newer DCU) are known to the hipcc of Hygon's DTK \
+         only, not to upstream clang: source env.sh of the DTK installation, or set HIPCC to its \
+         hipcc"
+    } else {
+        ""
+    };
+    panic!("{} rejects {}:\n{said}{hint}", hipcc.display(), source.display());
+}
+
+fn generate_bindings(rocm: Option<&Path>, target: &Path) {
+    let mut builder = bindgen::Builder::default()
+        .header_contents("wrapper.h", "#include <hip/hip_runtime_api.h>")
+        .clang_args(["-x", "c++", "-std=c++17", "-D__HIP_PLATFORM_AMD__"])
+        .newtype_enum("hipError_t")
+        .layout_tests(false);
+    if let Some(rocm) = rocm {
+        builder = builder.clang_arg(format!("-I{}", rocm.join("include").display()));
+    }
+    for function in FUNCTIONS {
+        builder = builder.allowlist_function(function);
+    }
+    let bindings = builder.generate().unwrap_or_else(|e| {
+        panic!(
+            "no bindings to hip/hip_runtime_api.h: {e}; install the HIP headers and libclang, and \
+             set LIBCLANG_PATH to libclang's folder"
+        )
+    });
+    bindings.write_to_file(target).expect("OUT_DIR is writable");
+}

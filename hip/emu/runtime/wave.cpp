@@ -1,0 +1,88 @@
+// Wave operations: shuffles and votes among the 64 lanes of a wave.
+#include "session.h"
+#include "worker.h"
+
+namespace assay_emu {
+
+namespace {
+
+// The lane, within the wave, that a shuffle of `self` reads from.
+unsigned source_lane(const WaveCall& call, unsigned self) {
+    const unsigned width = call.width;
+    const unsigned group = self & ~(width - 1);
+    const unsigned operand = static_cast<unsigned>(call.operand);
+    switch (call.op) {
+    case WaveOp::Shfl:
+        return group + (operand & (width - 1));
+    case WaveOp::ShflUp:
+        return operand > self - group ? self : self - operand;
+    case WaveOp::ShflDown:
+        return self - group + operand >= width ? self : self + operand;
+    case WaveOp::ShflXor: {
+        const unsigned other = self ^ operand;
+        return other >= group + width ? self : other;
+    }
+    default:
+        return self;
+    }
+}
+
+bool is_shuffle(WaveOp op) { return op <= WaveOp::ShflXor; }
+
+} // namespace
+
+// Resolves one operation for the lanes [first, last) of a wave: of the operations
+// that lanes wait at, the one on the lowest source line. In structured code that is
+// the one inside the loop or the first branch, which the hardware also runs before
+// the lanes meet again; lanes elsewhere are inactive.
+void Worker::resolve_wave(unsigned first, unsigned last) {
+    const WaveCall* chosen = nullptr;
+    for (unsigned i = first; i < last; ++i) {
+        const WaveCall& call = lanes[i].call;
+        if (lanes[i].state != LaneState::AtWaveOp) continue;
+        if (chosen == nullptr || call.line < chosen->line ||
+            (call.line == chosen->line && call.op < chosen->op))
+            chosen = &call;
+    }
+    if (chosen == nullptr) return;
+
+    const WaveOp op = chosen->op;
+    const uint32_t line = chosen->line;
+    uint64_t active = 0, votes = 0;
+    for (unsigned i = first; i < last; ++i) {
+        const Lane& lane = lanes[i];
+        if (lane.state != LaneState::AtWaveOp || lane.call.op != op || lane.call.line != line)
+            continue;
+        active |= uint64_t{1} << (i - first);
+        if (lane.call.value != 0) votes |= uint64_t{1} << (i - first);
+    }
+
+    for (unsigned i = first; i < last; ++i) {
+        const unsigned self = i - first;
+        if ((active >> self & 1) == 0) continue;
+        Lane& lane = lanes[i];
+        lane.state = LaneState::Ready;
+        if (op == WaveOp::Ballot) {
+            lane.result = votes;
+        } else if (op == WaveOp::Any) {
+            lane.result = votes != 0;
+        } else if (op == WaveOp::All) {
+            lane.result = votes == active;
+        } else if (is_shuffle(op)) {
+            const unsigned source = source_lane(lane.call, self);
+            if (active >> source & 1) {
+                lane.result = lanes[first + source].call.value;
+                continue;
+            }
+            lane.result = ~uint64_t{0};
+            current = &lane;
+            Finding f = locate(FindingKind::InactiveLane);
+            f.detail = static_cast<uint32_t>(op);
+            f.line = line;
+            record(f);
+            current = nullptr;
+        }
+    }
+}
+
+} // namespace assay_emu

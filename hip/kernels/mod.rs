@@ -1,0 +1,107 @@
+//! The kernels, one folder each: the HIP source, its typed launcher and its source edits.
+
+#[cfg(feature = "hip")]
+use std::ffi::c_void;
+use std::sync::LazyLock;
+
+use assay_reference::Case;
+
+use crate::backend::{Backend, Launched};
+use crate::edits::{Edits, Mutant, SourceEdit};
+use crate::error::Error;
+use crate::options::LaunchOptions;
+
+/// Runs a kernel on a case of its op.
+pub type Run = fn(&Backend, &Case, &LaunchOptions) -> Result<Launched, Error>;
+
+/// A registered kernel.
+#[derive(Clone, Debug)]
+pub struct Kernel {
+    /// Its name, that of its folder.
+    pub name: &'static str,
+    /// The op that it implements, by the reference's name.
+    pub op: &'static str,
+    /// Its HIP source; compiles with hipcc and for the emulator.
+    pub source: &'static str,
+    /// Source edits that break it.
+    pub mutants: Vec<Mutant>,
+    /// Source edits that change it legitimately.
+    pub controls: Vec<SourceEdit>,
+    /// Its typed launcher behind the form that all kernels share: arguments by the op's
+    /// names, params as the op's.
+    pub run: Run,
+}
+
+macro_rules! kernels {
+    ($($name:ident => [$($launcher:ident),+]),* $(,)?) => {
+        $(pub mod $name;)*
+
+        /// All kernels.
+        #[must_use]
+        pub fn kernels() -> &'static [Kernel] {
+            static KERNELS: LazyLock<Vec<Kernel>> = LazyLock::new(|| vec![$(
+                define(
+                    stringify!($name),
+                    $name::OP,
+                    include_str!(concat!(stringify!($name), "/kernel.hip")),
+                    include_str!(concat!(stringify!($name), "/mutants.toml")),
+                    $name::run,
+                )
+            ),*]);
+            &KERNELS
+        }
+
+        /// The address of a launcher that was compiled for the device.
+        #[cfg(feature = "hip")]
+        #[expect(unsafe_code, reason = "declares what build.rs compiles")]
+        pub(crate) fn device_launcher(name: &'static str) -> Result<*const c_void, Error> {
+            // Only the addresses are taken here; the kernel's module knows the types.
+            unsafe extern "C" {
+                $($(fn $launcher();)+)*
+            }
+            match name {
+                $($(stringify!($launcher) => Ok($launcher as *const c_void),)+)*
+                _ => Err(Error::NoLauncher { launcher: name.to_owned() }),
+            }
+        }
+    };
+}
+
+// One line a kernel: its folder, and the launchers that its source defines.
+kernels! {
+    gemm_bf16 => [gemm_bf16],
+    attention_prefill_d128 => [attention_prefill_d128],
+    gptq_dequant => [gptq_dequant_bf16, gptq_dequant_f16],
+}
+
+fn define(
+    name: &'static str,
+    op: &'static str,
+    source: &'static str,
+    edits: &'static str,
+    run: Run,
+) -> Kernel {
+    let Edits { mutants, controls } = toml::from_str(edits)
+        .unwrap_or_else(|e| panic!("the embedded mutants.toml of {name} does not parse: {e}"));
+    Kernel { name, op, source, mutants, controls, run }
+}
+
+/// The kernel of this name.
+#[must_use]
+pub fn kernel(name: &str) -> Option<&'static Kernel> {
+    kernels().iter().find(|kernel| kernel.name == name)
+}
+
+/// A case's tensor by argument name.
+fn tensor<'a>(
+    kernel: &'static str,
+    case: &'a Case,
+    argument: &'static str,
+) -> Result<&'a assay_reference::Tensor, Error> {
+    case.tensors.get(argument).ok_or_else(|| Error::Argument {
+        kernel,
+        argument,
+        expected: "a tensor".to_owned(),
+        given: "none".to_owned(),
+    })
+}

@@ -1,0 +1,94 @@
+//! A launcher refuses what its contract does not allow, before anything runs.
+
+use assay_hip::emu::{Compiler, Mode};
+use assay_hip::kernels::{attention_prefill_d128, gemm_bf16, gptq_dequant};
+use assay_hip::{Backend, LaunchOptions, kernel};
+use assay_reference::ops::gptq_dequant::Format;
+use assay_reference::{Dtype, Tensor};
+
+fn backend(name: &str) -> Backend {
+    let compiler = Compiler::find().unwrap().with_cache(env!("CARGO_TARGET_TMPDIR"));
+    compiler.compile(kernel(name).unwrap().source, Mode::Plain).unwrap().into()
+}
+
+fn zeros(dtype: Dtype, shape: &[usize]) -> Tensor {
+    Tensor::from_f64(dtype, shape, &vec![0.0; shape.iter().product()])
+}
+
+#[test]
+fn gemm_names_the_argument_the_expectation_and_what_was_given() {
+    let backend = backend("gemm_bf16");
+    let refusal = |x: &Tensor, weight: &Tensor, bias: Option<&Tensor>| {
+        let args = gemm_bf16::Args { x, weight, bias };
+        gemm_bf16::launch(&backend, &args, &LaunchOptions::default()).unwrap_err().to_string()
+    };
+    let (x, weight) = (zeros(Dtype::Bf16, &[2, 3]), zeros(Dtype::Bf16, &[4, 3]));
+    let half = zeros(Dtype::F16, &[2, 3]);
+    assert_eq!(refusal(&half, &weight, None), "gemm_bf16: x: expected bf16, got f16");
+    let wide = zeros(Dtype::Bf16, &[2, 5]);
+    assert_eq!(
+        refusal(&wide, &weight, None),
+        "gemm_bf16: x: expected a shape [..., 3] without zeros, got [2, 5]"
+    );
+    let empty = zeros(Dtype::Bf16, &[4, 0]);
+    assert_eq!(
+        refusal(&x, &empty, None),
+        "gemm_bf16: weight: expected a shape [N, K] without zeros, got [4, 0]"
+    );
+    let bias = zeros(Dtype::Bf16, &[3]);
+    assert_eq!(refusal(&x, &weight, Some(&bias)), "gemm_bf16: bias: expected shape [4], got [3]");
+}
+
+#[test]
+fn attention_refuses_fewer_keys_than_queries_and_uneven_heads() {
+    let backend = backend("attention_prefill_d128");
+    let refusal = |q: &[usize], kv: &[usize], scale: f32| {
+        let (q, k) = (zeros(Dtype::Bf16, q), zeros(Dtype::Bf16, kv));
+        let args = attention_prefill_d128::Args { q: &q, k: &k, v: &k, scale };
+        let launched = attention_prefill_d128::launch(&backend, &args, &LaunchOptions::default());
+        launched.unwrap_err().to_string()
+    };
+    let start = "attention_prefill_d128: ";
+    assert_eq!(
+        refusal(&[3, 2, 128], &[2, 2, 128], 0.1),
+        format!("{start}k: expected [S, Hkv, 128] with S at least 3, got [2, 2, 128]")
+    );
+    assert_eq!(
+        refusal(&[3, 5, 128], &[3, 2, 128], 0.1),
+        format!("{start}q: expected [T, Hq, 128] with Hq a multiple of 2, got [3, 5, 128]")
+    );
+    assert!(refusal(&[3, 2, 64], &[3, 2, 64], 0.1).contains("q: expected [T, Hq, 128]"));
+    assert!(refusal(&[3, 2, 128], &[3, 2, 128], f32::NAN).contains("scale: expected a finite"));
+}
+
+#[test]
+fn gptq_dequant_refuses_groups_outside_the_scales() {
+    let backend = backend("gptq_dequant");
+    let refusal = |g_idx: &[i32], group_size: i64| {
+        let args = gptq_dequant::Args {
+            qweight: &zeros(Dtype::I32, &[2, 8]),
+            qzeros: &zeros(Dtype::I32, &[2, 1]),
+            scales: &zeros(Dtype::F16, &[2, 8]),
+            g_idx: Some(&Tensor::from_i32(&[16], g_idx)),
+            group_size,
+            format: Format::V1,
+            output: Dtype::Bf16,
+        };
+        gptq_dequant::launch(&backend, &args, &LaunchOptions::default()).unwrap_err().to_string()
+    };
+    let mut g_idx = [0; 16];
+    g_idx[7] = 2;
+    assert_eq!(refusal(&g_idx, 8), "gptq_dequant: g_idx: expected values in [0, 2), got 2");
+    assert_eq!(refusal(&g_idx, -1), "gptq_dequant: scales: expected shape [1, 8], got [2, 8]");
+    assert_eq!(
+        refusal(&g_idx, 0),
+        "gptq_dequant: group_size: expected -1 or a positive number, got 0"
+    );
+}
+
+#[test]
+fn no_device_is_an_error_that_says_so() {
+    if let Err(error) = Backend::device() {
+        assert!(error.to_string().starts_with("no HIP device"), "{error}");
+    }
+}

@@ -1,0 +1,89 @@
+//! The three ops in f64, written as plainly as can be.
+
+/// An output element, with the sum of the magnitudes that make it up.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Exact {
+    pub(crate) value: f64,
+    pub(crate) magnitude: f64,
+}
+
+impl Exact {
+    fn add(&mut self, term: f64) {
+        self.value += term;
+        self.magnitude += term.abs();
+    }
+}
+
+/// x [M, K], weight [N, K], bias [N].
+pub(crate) fn matmul(x: &[f64], weight: &[f64], bias: Option<&[f64]>, k: usize) -> Vec<Exact> {
+    let mut out = Vec::new();
+    for row in x.chunks_exact(k) {
+        for (n, column) in weight.chunks_exact(k).enumerate() {
+            let mut y = Exact::default();
+            row.iter().zip(column).for_each(|(a, b)| y.add(a * b));
+            if let Some(bias) = bias {
+                y.add(bias[n]);
+            }
+            out.push(y);
+        }
+    }
+    out
+}
+
+pub(crate) struct Heads {
+    pub(crate) t: usize,
+    pub(crate) s: usize,
+    pub(crate) q: usize,
+    pub(crate) kv: usize,
+}
+
+/// q [T, Hq, 128], k and v [S, Hkv, 128].
+pub(crate) fn attention(q: &[f64], k: &[f64], v: &[f64], heads: &Heads, scale: f64) -> Vec<Exact> {
+    const D: usize = 128;
+    let mut out = Vec::new();
+    for t in 0..heads.t {
+        for h in 0..heads.q {
+            let kv_head = h / (heads.q / heads.kv);
+            let query = &q[(t * heads.q + h) * D..][..D];
+            let at = |j: usize| (j * heads.kv + kv_head) * D;
+            let score = |j: usize| {
+                let key = &k[at(j)..][..D];
+                query.iter().zip(key).map(|(a, b)| a * b).sum::<f64>() * scale
+            };
+            let scores: Vec<f64> = (0..=heads.s - heads.t + t).map(score).collect();
+            let max = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+            let weights: Vec<f64> = scores.iter().map(|score| libm::exp(score - max)).collect();
+            let sum: f64 = weights.iter().sum();
+            for d in 0..D {
+                let mut y = Exact::default();
+                weights.iter().enumerate().for_each(|(j, p)| y.add(p / sum * v[at(j) + d]));
+                out.push(y);
+            }
+        }
+    }
+    out
+}
+
+pub(crate) struct Gptq<'a> {
+    pub(crate) qweight: &'a [i32],
+    pub(crate) qzeros: &'a [i32],
+    pub(crate) scales: &'a [f64],
+    pub(crate) groups: &'a [usize],
+    pub(crate) n: usize,
+    pub(crate) plus_one: bool,
+}
+
+/// Groups gives the group of every row.
+pub(crate) fn gptq_dequant(g: &Gptq<'_>) -> Vec<Exact> {
+    let nibble = |word: i32, slot: usize| word as u32 >> (4 * slot) & 15;
+    let mut out = Vec::new();
+    for (k, &group) in g.groups.iter().enumerate() {
+        for n in 0..g.n {
+            let quantised = nibble(g.qweight[k / 8 * g.n + n], k % 8);
+            let zero = nibble(g.qzeros[group * (g.n / 8) + n / 8], n % 8) + u32::from(g.plus_one);
+            let value = (f64::from(quantised) - f64::from(zero)) * g.scales[group * g.n + n];
+            out.push(Exact { value, magnitude: 0.0 });
+        }
+    }
+    out
+}
