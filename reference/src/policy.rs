@@ -163,7 +163,7 @@ impl Transform {
             Transform::Scale { at, by } => {
                 let by = *by;
                 for (_, x) in row.iter_mut().enumerate().filter(|(i, _)| at.contains(*i)) {
-                    *x = if by == 0.0 { R::lift(0.0) } else { x.mul(R::lift(by)) };
+                    *x = if by == 0.0 { R::lift(0.0) } else { x.mul(R::constant(by)) };
                 }
             }
             Transform::Permute(map) => {

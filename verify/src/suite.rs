@@ -16,7 +16,7 @@ use crate::finding::Finding;
 use crate::judge::{Judgement, Observation, Options, Verdict, judge};
 
 /// Largest number of multiply-adds of a case that also runs with every access checked.
-const CHECKED_WORK: usize = 400_000;
+const CHECKED_WORK: usize = 1_000_000;
 /// The same for the runs that only repeat.
 const REPEAT_WORK: usize = 6_000_000;
 
@@ -159,8 +159,28 @@ fn memory_phase(
         .collect::<anyhow::Result<_>>()?;
     let mut all = Vec::new();
     found.into_iter().for_each(|f| merge(&mut all, f));
+    all.sort_by_key(|f| CAUSES.iter().position(|c| *c == f.name).unwrap_or(CAUSES.len()));
     Ok(all)
 }
+
+/// Memory findings from cause to consequence: a thread that leaves early also leaves shared memory
+/// unwritten and output cells empty.
+const CAUSES: &[&str] = &[
+    "memory.barrier_divergence",
+    "memory.inactive_lane",
+    "memory.lds_overrun",
+    "memory.out_of_bounds_write",
+    "memory.out_of_bounds_read",
+    "memory.wild_access",
+    "memory.input_modified",
+    "memory.canary_damaged",
+    "memory.overlapping_stores",
+    "memory.data_race",
+    "memory.uninitialised_lds",
+    "memory.hang",
+    "memory.stack_overflow",
+    "memory.unwritten_output",
+];
 
 /// Keeps the first finding of each name, in order.
 fn merge(all: &mut Vec<Finding>, more: Vec<Finding>) {

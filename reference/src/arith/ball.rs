@@ -48,10 +48,6 @@ impl<const P: i32> Ball<P> {
         Ball { v, r: 0.0, s: 0.0, d: 0.0 }
     }
 
-    fn is_exact(self) -> bool {
-        self.r == 0.0
-    }
-
     /// The radius at confidence `lambda` (infinite: the hard one).
     pub fn radius(self, lambda: f64) -> f64 {
         if lambda.is_infinite() { self.r } else { self.r.min(self.d + lambda * self.s) }
@@ -186,6 +182,10 @@ impl<const P: i32> Real for Ball<P> {
 
     fn value(self) -> f64 {
         self.v
+    }
+
+    fn is_exact(self) -> bool {
+        self.r == 0.0
     }
 
     fn add(self, o: Self) -> Self {

@@ -36,6 +36,11 @@ pub trait Real: Copy + Debug + Send + Sync + 'static {
     /// Rounded to a stored dtype; `lambda` turns a standard deviation into a radius.
     fn round(self, rounding: Rounding, lambda: f64) -> Self;
 
+    /// Whether every implementation has this very value; always true where no error is carried.
+    fn is_exact(self) -> bool {
+        true
+    }
+
     /// Negation, exact.
     fn neg(self) -> Self {
         Self::lift(0.0).sub(self)

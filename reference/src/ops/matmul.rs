@@ -12,8 +12,8 @@
 use serde::{Deserialize, Serialize};
 
 use super::{
-    ArgSpec, Fault, Inputs, Knob, Op, Out, OutSpec, Residual, Setup, Tensors, Tile, gain_faults,
-    need, store_faults,
+    ArgSpec, Fault, Inputs, Knob, Op, Out, OutSpec, Residual, Setup, Tensors, Tile, gain_at,
+    gain_faults, need, store_faults,
 };
 use crate::arith::Real;
 use crate::dtype::Dtype;
@@ -162,7 +162,7 @@ impl Op for Matmul {
         let (Some(x), Some(w)) = (tensors.get("x"), tensors.get("weight")) else {
             return Vec::new();
         };
-        let (m, k, n) = dims(params, x.shape(), w.shape());
+        let (_, k, n) = dims(params, x.shape(), w.shape());
         let mut faults = range_faults(k);
         faults.extend(accumulator_faults(k));
         if tensors.contains_key("bias") {
@@ -174,7 +174,7 @@ impl Op for Matmul {
                     s.params.bias = Bias::Dropped;
                 },
             ));
-            if m > 1 {
+            if n > 1 {
                 faults.push(Fault::new(
                     "A113",
                     "bias_by_row",
@@ -196,7 +196,13 @@ impl Op for Matmul {
     }
 
     fn propose(_params: &Params, residual: &Residual<'_>) -> Vec<Fault<Self>> {
-        gain_faults("A115", residual)
+        // A factor on the product comes before the bias, if there is one.
+        let bias = residual.tensors.get("bias");
+        let addend = |i: usize| bias.map_or(0.0, |b| b.get(i % residual.cols));
+        let interval = residual.gain_before(0..residual.expected.len(), addend);
+        let mut faults = gain_at("A115", "accumulated", interval);
+        faults.extend(gain_faults("A115", residual));
+        faults
     }
 }
 
@@ -238,30 +244,18 @@ fn range_faults(k: usize) -> Vec<Fault<Matmul>> {
         }
     }
     for tile in [8, 16, 32, 64, 128] {
-        if tile < k {
-            let last = (k - 1) / tile * tile;
-            for (range, which) in [(0..tile, "first"), (last..k, "last")] {
-                faults.push(
-                    Fault::new(
-                        "A117",
-                        "k_range_repeated",
-                        format!("the {which} K tile of {tile} is counted twice"),
-                        scale(range.clone(), 2.0),
-                    )
-                    .keyed(format!("{which} {tile}")),
-                );
-                // A partial last tile is the tail above.
-                if which == "first" || k % tile == 0 {
-                    faults.push(
-                        Fault::new(
-                            "A118",
-                            "k_range_dropped",
-                            format!("the {which} K tile of {tile} is not counted"),
-                            scale(range, 0.0),
-                        )
-                        .keyed(format!("{which} {tile}")),
-                    );
-                }
+        let last = (k - 1) / tile * tile;
+        for (range, which) in [(0..tile, "first"), (last..k, "last")] {
+            let key = format!("{which} {tile}");
+            let text = format!("the {which} K tile of {tile} is");
+            let twice = format!("{text} counted twice");
+            let fault = Fault::new("A117", "k_range_repeated", twice, scale(range.clone(), 2.0));
+            faults.push(fault.keyed(&key));
+            // A partial last tile is the tail above.
+            if which == "first" || k % tile == 0 {
+                let missing = format!("{text} not counted");
+                let fault = Fault::new("A118", "k_range_dropped", missing, scale(range, 0.0));
+                faults.push(fault.keyed(key));
             }
         }
     }

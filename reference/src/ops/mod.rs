@@ -22,7 +22,9 @@ pub mod silu_mul;
 pub mod softmax;
 
 pub use args::{Arg, ArgSpec, Inputs, Out, OutSpec, Tensors, Tile, need};
-pub use variant::{Choice, Edit, Fault, Knob, Residual, Scope, Setup, gain_faults, store_faults};
+pub use variant::{
+    Choice, Edit, Fault, Knob, Residual, Scope, Setup, gain_at, gain_faults, store_faults,
+};
 
 use serde::{Serialize, de::DeserializeOwned};
 

@@ -185,21 +185,28 @@ impl Residual<'_> {
     /// The factors g for which g * expected is consistent with what was observed on `elements`:
     /// the intersection of every element's interval. `None` when there is none.
     pub fn gain_interval(&self, elements: impl Iterator<Item = usize>) -> Option<(f64, f64)> {
+        self.gain_before(elements, |_| 0.0)
+    }
+
+    /// The same for a factor that acts before `addend(i)` is added: g (expected - addend) + addend.
+    pub fn gain_before(
+        &self,
+        elements: impl Iterator<Item = usize>,
+        addend: impl Fn(usize) -> f64,
+    ) -> Option<(f64, f64)> {
         let (mut low, mut high) = (f64::NEG_INFINITY, f64::INFINITY);
         for i in elements {
-            let (y, o) = (self.expected[i], self.observed[i]);
+            let (b, o) = (addend(i), self.observed[i]);
+            let y = self.expected[i] - b;
             // Elements known to less than 1 % say nothing about a gain.
-            if !(y.is_finite() && o.is_finite()) || self.radius[i] > y.abs() / 64.0 {
-                continue;
-            }
-            if y == 0.0 {
+            if !(y.is_finite() && o.is_finite()) || self.radius[i] > y.abs() / 64.0 || y == 0.0 {
                 continue;
             }
             let (o_low, o_high) = preimage(o, self.output);
-            let slack = self.radius[i] * (o / y).abs().max(1.0);
-            let (a, b) = ((o_low - slack) / y, (o_high + slack) / y);
-            low = low.max(a.min(b));
-            high = high.min(a.max(b));
+            let slack = self.radius[i] * ((o - b) / y).abs().max(1.0) + y.abs() * GAIN_ROUNDING;
+            let (a, c) = ((o_low - slack - b) / y, (o_high + slack - b) / y);
+            low = low.max(a.min(c));
+            high = high.min(a.max(c));
             if low > high {
                 return None;
             }
@@ -207,6 +214,9 @@ impl Residual<'_> {
         (low.is_finite() && high.is_finite()).then_some((low, high))
     }
 }
+
+/// Relative rounding of a gain held in f32 and of its product.
+const GAIN_ROUNDING: f64 = 1.2e-7;
 
 /// The closed interval of values that a rounding may send to `o`.
 fn preimage(o: f64, rounding: Rounding) -> (f64, f64) {
@@ -245,17 +255,20 @@ pub fn store_faults<O: Op>(code: &'static str) -> Vec<Fault<O>> {
 
 /// A constant factor on the output, solved from the residual.
 pub fn gain_faults<O: Op>(code: &'static str, residual: &Residual<'_>) -> Vec<Fault<O>> {
-    let Some((low, high)) = residual.gain_interval(0..residual.expected.len()) else {
+    gain_at(code, "output", residual.gain_interval(0..residual.expected.len()))
+}
+
+/// A constant factor at a point, from the interval that explains the output.
+pub fn gain_at<O: Op>(
+    code: &'static str,
+    point: &'static str,
+    interval: Option<(f64, f64)>,
+) -> Vec<Fault<O>> {
+    let Some((low, high)) = interval.filter(|(l, h)| !(*l..=*h).contains(&1.0)) else {
         return Vec::new();
     };
-    if (low..=high).contains(&1.0) {
-        return Vec::new();
-    }
     let by = simplest(low, high);
-    vec![Fault::new(
-        code,
-        "gain",
-        format!("the output is multiplied by {by}"),
-        move |s: &mut Setup<O>| s.policy.at("output", Transform::Scale { at: At::All, by }),
-    )]
+    let detail = format!("the {point} value is multiplied by {by}");
+    let edit = move |s: &mut Setup<O>| s.policy.at(point, Transform::Scale { at: At::All, by });
+    vec![Fault::new(code, "gain", detail, edit).keyed(point)]
 }

@@ -7,9 +7,11 @@
 
 mod accept;
 mod bias;
+mod explain;
 mod faults;
 mod pattern;
 mod search;
+mod unseen;
 
 use std::sync::Arc;
 
@@ -119,6 +121,8 @@ pub struct Judgement {
     pub equal_share: f64,
     /// Hypotheses evaluated.
     pub hypotheses: usize,
+    /// Runs whose inputs leave too much uncertain: they count for nothing.
+    pub ill_conditioned: Vec<String>,
 }
 
 impl Judgement {
@@ -131,6 +135,7 @@ impl Judgement {
             worst: 0.0,
             equal_share: 0.0,
             hypotheses: 0,
+            ill_conditioned: Vec::new(),
         }
     }
 }

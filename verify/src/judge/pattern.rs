@@ -6,10 +6,13 @@ use super::Verdict;
 use super::accept::ratio;
 use super::search::{Baseline, Run};
 
-/// Describes the smallest failing run's error.
-pub(super) fn unexplained<O: Op>(runs: &[Run<'_, O>], baselines: &[Baseline]) -> Verdict {
-    let failing = (0..runs.len()).filter(|&i| !baselines[i].passes());
-    let Some(i) = failing.min_by_key(|&i| (runs[i].observed.len(), i)) else {
+/// Describes the error of the smallest of the runs `open`.
+pub(super) fn unexplained<O: Op>(
+    runs: &[Run<'_, O>],
+    baselines: &[Baseline],
+    open: &[usize],
+) -> Verdict {
+    let Some(&i) = open.iter().min_by_key(|&&i| (runs[i].observed.len(), i)) else {
         return Verdict::Unexplained { pattern: "no run failed".into() };
     };
     let (run, b) = (&runs[i], &baselines[i]);

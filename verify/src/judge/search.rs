@@ -5,7 +5,8 @@ use assay_reference::{Result, Tensor};
 use rayon::prelude::*;
 
 use super::accept::{Expected, Metrics, compare, expect, lambda, ratio};
-use super::{Judgement, Observation, Options, Verdict, bias, faults, pattern};
+use super::explain::Subject;
+use super::{Judgement, Observation, Options, Verdict, bias, faults, unseen};
 use crate::finding::Finding;
 
 /// A complete choice of an op's knobs.
@@ -76,6 +77,11 @@ impl<'a, O: Op> Run<'a, O> {
         let mut setup = self.base.clone();
         edits.iter().for_each(|e| e(&mut setup));
         setup
+    }
+
+    /// Elements of all inputs: what an evaluation costs, roughly.
+    pub(super) fn size(&self) -> usize {
+        self.base.tensors.values().map(Tensor::len).sum()
     }
 
     /// The observed elements of a tile.
@@ -187,37 +193,16 @@ pub(super) fn run<O: Op, const P: i32>(
         worst: 0.0,
         equal_share: 0.0,
         hypotheses: runs.len() * conventions.len(),
+        ill_conditioned: Vec::new(),
     };
     let alive: Vec<usize> =
         (0..conventions.len()).filter(|&c| baselines.iter().all(|b| b.accepts(c))).collect();
     if let Some(&first) = alive.first() {
-        let metrics = || baselines.iter().filter_map(|b| b.by_convention[first].as_ref());
-        judgement.worst = metrics().map(|m| m.worst).fold(0.0, f64::max);
-        judgement.equal_share =
-            metrics().map(|m| m.equal).sum::<usize>() as f64 / judgement.elements as f64;
-        judgement.verdict =
-            if let Some((r, m)) = runs.iter().zip(metrics()).find(|(_, m)| m.is_vague()) {
-                Verdict::IllConditioned {
-                    where_: format!(
-                        "{}: {} of {} elements are uncertain by more than 1/64 of their row",
-                        r.observation.label, m.vague, m.elements
-                    ),
-                }
-            } else if let Some(finding) = bias::test::<O, P>(&runs, &conventions[first]) {
-                Verdict::Fail { findings: vec![finding] }
-            } else {
-                let unseen_faults = if options.unseen {
-                    let (unseen, tried) = faults::unseen::<O, P>(&runs, &conventions[first]);
-                    judgement.hypotheses += tried;
-                    unseen
-                } else {
-                    Vec::new()
-                };
-                Verdict::Pass {
-                    conventions: alive.iter().map(|&c| label(&conventions[c])).collect(),
-                    unseen_faults,
-                }
-            };
+        let names = alive.iter().map(|&c| label(&conventions[c])).collect();
+        explained::<O, P>(&mut judgement, &runs, &baselines, (first, &conventions[first]), options);
+        if let Verdict::Pass { conventions, .. } = &mut judgement.verdict {
+            *conventions = names;
+        }
         return Ok(judgement);
     }
     judgement.worst = baselines.iter().map(|b| b.default_metrics.worst).fold(0.0, f64::max);
@@ -226,11 +211,49 @@ pub(super) fn run<O: Op, const P: i32>(
     judgement.verdict = if baselines.iter().all(Baseline::passes) {
         disagreement(&runs, &baselines, &conventions)
     } else {
-        let (verdict, tried) = faults::name::<O, P>(&runs, &baselines, &conventions);
+        let subject = Subject { runs: &runs, baselines: &baselines, conventions: &conventions };
+        let (verdict, tried) = faults::name::<O, P>(&subject);
         judgement.hypotheses += tried;
-        verdict.unwrap_or_else(|| pattern::unexplained(&runs, &baselines))
+        verdict
     };
     Ok(judgement)
+}
+
+/// Fills in the judgement of a subject that a convention explains: a pass, unless the inputs say
+/// nothing or the errors lean.
+fn explained<O: Op, const P: i32>(
+    judgement: &mut Judgement,
+    runs: &[Run<'_, O>],
+    baselines: &[Baseline],
+    (index, convention): (usize, &Convention<O>),
+    options: Options,
+) {
+    let metrics: Vec<Metrics> = baselines.iter().filter_map(|b| b.by_convention[index]).collect();
+    judgement.worst = metrics.iter().map(|m| m.worst).fold(0.0, f64::max);
+    judgement.equal_share =
+        metrics.iter().map(|m| m.equal).sum::<usize>() as f64 / judgement.elements as f64;
+    let labelled = runs.iter().map(|r| r.observation.label.clone()).zip(&metrics);
+    judgement.ill_conditioned =
+        labelled.filter(|(_, m)| m.is_vague()).map(|(label, _)| label).collect();
+    judgement.verdict = if judgement.ill_conditioned.len() == runs.len() {
+        let m = metrics[0];
+        Verdict::IllConditioned {
+            where_: format!(
+                "{}: {} of {} elements are uncertain by more than 1/64 of their row",
+                runs[0].observation.label, m.vague, m.elements
+            ),
+        }
+    } else if let Some(finding) = bias::test::<O, P>(runs, convention) {
+        Verdict::Fail { findings: vec![finding] }
+    } else {
+        let mut unseen_faults = Vec::new();
+        if options.unseen {
+            let (unseen, tried) = unseen::unseen::<O, P>(runs, convention);
+            judgement.hypotheses += tried;
+            unseen_faults = unseen;
+        }
+        Verdict::Pass { conventions: Vec::new(), unseen_faults }
+    };
 }
 
 /// The label that people see.

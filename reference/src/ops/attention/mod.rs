@@ -17,7 +17,7 @@ mod faults;
 
 use serde::{Deserialize, Serialize};
 
-use super::softmax::{exponentials, maximum};
+use super::softmax::maximum;
 use super::{
     ArgSpec, Fault, Inputs, Knob, Op, Out, OutSpec, Residual, Setup, Tensors, Tile, gain_faults,
     need,
@@ -276,28 +276,19 @@ fn query<R: Real>(
 ) -> Vec<R> {
     let s_len = kv.k.len();
     let keys: Vec<usize> = (0..s_len).filter(|&j| params.sentinel.is_some() || seen(j)).collect();
-    let mut qk: Vec<R> = keys.iter().map(|&j| R::dot(q, &kv.k[j], 0, &policy.acc)).collect();
-    policy.apply("qk", &mut qk);
-    let scale = R::constant(params.scale);
-    let mut scores: Vec<R> = qk.into_iter().map(|s| s.mul(scale)).collect();
-    policy.apply("scores", &mut scores);
+    let raw = keys.iter().map(|&j| R::dot(q, &kv.k[j], 0, &policy.acc)).collect();
+    let mut scores = Scores::new(raw, params.scale, policy);
     if let Some(sentinel) = params.sentinel {
-        for (s, &j) in scores.iter_mut().zip(&keys) {
-            if !seen(j) {
-                *s = R::lift(sentinel);
-            }
-        }
+        scores.replace(keys.iter().map(|&j| !seen(j)), sentinel);
     }
-    let m = maximum(&scores);
-    if keys.is_empty() || !m.value().is_finite() {
+    let Some(top) = scores.maximum(0..keys.len()) else {
         return vec![R::lift(f64::NAN); q.len()];
-    }
-    let p = exponentials(&scores, m);
-    let running = RunningMax::new(&scores);
-    let (mut weights, mut terms) = (rounded_probs(&p, &scores, &keys, params, policy, m), p);
+    };
+    let mut terms = scores.exponentials(0..keys.len(), top);
+    let mut weights = rounded_probs(&terms, &scores, &keys, params, policy, top);
     if let Some(rescale) = &params.rescale {
         let target = if rescale.numerator { &mut weights } else { &mut terms };
-        skip_rescaling(target, &scores, &keys, rescale, m);
+        skip_rescaling(target, &scores, &keys, rescale, top);
     }
     let first = keys[0];
     let sum = R::sum(&terms, first, &policy.acc);
@@ -306,7 +297,7 @@ fn query<R: Real>(
         policy.apply("probs", &mut weights);
     }
     let contiguous = keys[keys.len() - 1] - first + 1 == keys.len();
-    let online = R::approx(1.0, running.rescale_error());
+    let online = R::approx(1.0, scores.rescale_error());
     let mut gathered = Vec::new();
     kv.v_t
         .iter()
@@ -324,14 +315,77 @@ fn query<R: Real>(
         .collect()
 }
 
+/// Scores of one query head, raw and scaled.
+struct Scores<R> {
+    raw: Vec<R>,
+    scaled: Vec<R>,
+}
+
+impl<R: Real> Scores<R> {
+    fn new(mut raw: Vec<R>, scale: f64, policy: &Policy) -> Self {
+        policy.apply("qk", &mut raw);
+        let scale = R::constant(scale);
+        let mut scaled: Vec<R> = raw.iter().map(|s| s.mul(scale)).collect();
+        policy.apply("scores", &mut scaled);
+        Scores { raw, scaled }
+    }
+
+    /// Replaces the masked scores.
+    fn replace(&mut self, masked: impl Iterator<Item = bool>, by: f64) {
+        for (i, _) in masked.enumerate().filter(|(_, masked)| *masked) {
+            self.raw[i] = R::lift(f64::NAN); // equal to no other raw score
+            self.scaled[i] = R::lift(by);
+        }
+    }
+
+    /// The index of the largest score; `None` when there is none, or it is NaN or infinite.
+    fn maximum(&self, range: std::ops::Range<usize>) -> Option<usize> {
+        let m = maximum(&self.scaled[range.clone()]).value();
+        let top = range.into_iter().find(|&i| self.scaled[i].value() == m)?;
+        m.is_finite().then_some(top)
+    }
+
+    /// e^(score i - score j). Raw scores that every implementation computes to the same value have
+    /// the same scaled score, whatever the rounding of the scale: their quotient is exactly 1.
+    fn exp_difference(&self, i: usize, j: usize) -> R {
+        let same = |a: R, b: R| a.is_exact() && b.is_exact() && a.value() == b.value();
+        if i == j || same(self.raw[i], self.raw[j]) {
+            return R::lift(1.0);
+        }
+        self.scaled[i].sub(self.scaled[j]).exp()
+    }
+
+    /// e^(score - score `top`) over a range. A common shift of all scores cancels in the softmax, so
+    /// the error of the maximum is charged to the other terms.
+    fn exponentials(&self, range: std::ops::Range<usize>, top: usize) -> Vec<R> {
+        range.map(|i| self.exp_difference(i, top)).collect()
+    }
+
+    /// Relative error of all rescalings that an online softmax in f32 can do over any blocks: an
+    /// exponential and a product each time the running maximum grows.
+    fn rescale_error(&self) -> f64 {
+        let mut top = f64::NEG_INFINITY;
+        let mut units = 0.0;
+        for s in &self.scaled {
+            if s.value() > top {
+                if top.is_finite() {
+                    units += 5.0 + s.value() - top;
+                }
+                top = s.value();
+            }
+        }
+        units * Dtype::F32.unit_roundoff()
+    }
+}
+
 /// P as it is multiplied with v, unless it is divided first.
 fn rounded_probs<R: Real>(
     p: &[R],
-    scores: &[R],
+    scores: &Scores<R>,
     keys: &[usize],
     params: &Params,
     policy: &Policy,
-    m: R,
+    top: usize,
 ) -> Vec<R> {
     let mut weights = p.to_vec();
     if params.normalise_first || policy.is_identity_at("probs") {
@@ -342,9 +396,9 @@ fn rounded_probs<R: Real>(
         return weights;
     };
     for (range, running) in blocks(scores, keys, block) {
-        let mut part = exponentials_at(&scores[range.clone()], running);
+        let mut part = scores.exponentials(range.clone(), running);
         policy.apply("probs", &mut part);
-        let back = running.sub(m).exp();
+        let back = scores.exp_difference(running, top);
         for (w, p) in weights[range].iter_mut().zip(part) {
             *w = p.mul(back);
         }
@@ -352,75 +406,55 @@ fn rounded_probs<R: Real>(
     weights
 }
 
-/// e^(x - m) where m need not be among the scores; where it is, the result is exactly 1.
-fn exponentials_at<R: Real>(scores: &[R], m: R) -> Vec<R> {
-    scores
-        .iter()
-        .map(|s| if s.value() == m.value() { R::lift(1.0) } else { s.sub(m).exp() })
-        .collect()
-}
-
-/// The ranges of `keys` by blocks of the absolute position, each with its running maximum.
-fn blocks<R: Real>(scores: &[R], keys: &[usize], block: usize) -> Vec<(std::ops::Range<usize>, R)> {
-    let mut out: Vec<(std::ops::Range<usize>, R)> = Vec::new();
-    let mut running = R::lift(f64::NEG_INFINITY);
+/// The ranges of `keys` by blocks of the absolute position, each with the index of its running
+/// maximum.
+fn blocks<R: Real>(
+    scores: &Scores<R>,
+    keys: &[usize],
+    block: usize,
+) -> Vec<(std::ops::Range<usize>, usize)> {
+    let mut out: Vec<(std::ops::Range<usize>, usize)> = Vec::new();
+    let mut running: Option<usize> = None;
     let mut start = 0;
     while start < keys.len() {
         let b = keys[start] / block;
         let end = start + keys[start..].iter().take_while(|&&j| j / block == b).count();
-        let local = maximum(&scores[start..end]);
-        if local.value() > running.value() {
-            running = local;
-        }
-        out.push((start..end, running));
+        let local = scores.maximum(start..end);
+        let value = |i: usize| scores.scaled[i].value();
+        running = match (running, local) {
+            (Some(r), Some(l)) if value(l) > value(r) => Some(l),
+            (None, l) => l,
+            (r, _) => r,
+        };
+        out.push((start..end, running.unwrap_or(start)));
         start = end;
     }
     out
 }
 
-/// Multiplies what a missing rescaling would leave too large.
-fn skip_rescaling<R: Real>(row: &mut [R], scores: &[R], keys: &[usize], fault: &Rescale, m: R) {
+/// Sets what a missing rescaling leaves too large. Exponents are added before e^x is taken, since the
+/// missing factor may be beyond any format.
+fn skip_rescaling<R: Real>(
+    row: &mut [R],
+    scores: &Scores<R>,
+    keys: &[usize],
+    fault: &Rescale,
+    top: usize,
+) {
     let parts = blocks(scores, keys, fault.block);
     match fault.at {
         None => {
             for (range, running) in parts {
-                let factor = m.sub(running).exp();
-                row[range].iter_mut().for_each(|x| *x = x.mul(factor));
+                row[range.clone()].copy_from_slice(&scores.exponentials(range, running));
             }
         }
         Some(at) if at > 0 && at < parts.len() => {
-            let factor = parts[at].1.sub(parts[at - 1].1).exp();
-            let end = parts[at].0.start;
-            row[..end].iter_mut().for_each(|x| *x = x.mul(factor));
-        }
-        Some(_) => {}
-    }
-}
-
-/// How often and how far the running maximum grows: the most an online softmax can rescale.
-struct RunningMax {
-    records: f64,
-    range: f64,
-}
-
-impl RunningMax {
-    fn new<R: Real>(scores: &[R]) -> Self {
-        let mut top = f64::NEG_INFINITY;
-        let (mut records, mut range) = (0.0, 0.0);
-        for s in scores {
-            if s.value() > top {
-                if top.is_finite() {
-                    records += 1.0;
-                    range += s.value() - top;
-                }
-                top = s.value();
+            let s = &scores.scaled;
+            let missing = s[parts[at].1].sub(s[parts[at - 1].1]);
+            for (i, x) in row[..parts[at].0.start].iter_mut().enumerate() {
+                *x = s[i].sub(s[top]).add(missing).exp();
             }
         }
-        RunningMax { records, range }
-    }
-
-    /// Relative error of all rescalings in f32: an exponential and a product each.
-    fn rescale_error(&self) -> f64 {
-        (5.0 * self.records + self.range) * Dtype::F32.unit_roundoff()
+        Some(_) => {}
     }
 }

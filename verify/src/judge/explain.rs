@@ -1,0 +1,145 @@
+//! Explanations of one run: which faults, on top of which conventions, reproduce its output.
+
+use assay_reference::ops::{Fault, Op, Residual, Setup, Tile};
+use rayon::prelude::*;
+
+use super::accept::expect;
+use super::search::{Baseline, Convention, Run};
+
+/// From here on, the order of faults whose parameter was solved from the output: they fit more
+/// easily than a catalogued one.
+pub(super) const SOLVED: usize = 1 << 20;
+
+/// A fault's identity across cases: code, slug, key.
+pub(super) type Key = (&'static str, &'static str, String);
+
+pub(super) fn key<O: Op>(f: &Fault<O>) -> Key {
+    (f.code, f.slug, f.key.clone())
+}
+
+/// A fault that reproduces a run's output within its bound.
+pub(super) struct Explanation {
+    pub(super) key: Key,
+    pub(super) detail: String,
+    /// The convention on top of which it was tried.
+    pub(super) convention: usize,
+    pub(super) tightness: f64,
+    /// Place in the catalogue.
+    pub(super) order: usize,
+    /// Accepted, but so wide that it is no evidence by itself.
+    pub(super) vague: bool,
+}
+
+/// A subject's runs with what the first pass found.
+pub(super) struct Subject<'a, O: Op> {
+    pub(super) runs: &'a [Run<'a, O>],
+    pub(super) baselines: &'a [Baseline],
+    pub(super) conventions: &'a [Convention<O>],
+}
+
+impl<O: Op> Subject<'_, O> {
+    /// All explanations of run `i`, and the number of hypotheses tried. `only` restricts the faults.
+    pub(super) fn explain<const P: i32>(
+        &self,
+        i: usize,
+        bases: &[usize],
+        only: Option<&[Key]>,
+    ) -> (Vec<Explanation>, usize) {
+        let (run, baseline) = (&self.runs[i], &self.baselines[i]);
+        let mut tried = 0;
+        let mut found = Vec::new();
+        for base in self.distinct(i, bases) {
+            let setup = run.setup(&self.conventions[base].edits);
+            let faults = candidates::<O, P>(run, &setup, only);
+            tried += faults.len();
+            let hits: Vec<Explanation> = faults
+                .par_iter()
+                .filter_map(|(order, fault)| {
+                    let mut wrong = setup.clone();
+                    (fault.edit)(&mut wrong);
+                    if !run.compare::<P>(&wrong, &baseline.tile).1.accepted() {
+                        return None;
+                    }
+                    let whole = run.compare::<P>(&wrong, &Tile::ALL).1;
+                    whole.accepted().then(|| Explanation {
+                        key: key(fault),
+                        detail: fault.detail.clone(),
+                        convention: base,
+                        tightness: whole.tightness,
+                        order: *order,
+                        vague: whole.is_vague(),
+                    })
+                })
+                .collect();
+            found.extend(hits);
+        }
+        (found, tried)
+    }
+
+    /// The conventions among `bases` that differ on the run's tell-tale rows.
+    fn distinct(&self, i: usize, bases: &[usize]) -> Vec<usize> {
+        let mut seen: Vec<Vec<u64>> = Vec::new();
+        let mut out = Vec::new();
+        for &c in bases {
+            let setup = self.runs[i].setup(&self.conventions[c].edits);
+            let values = setup.eval::<f64>(&self.baselines[i].tile).remove(0).data;
+            let bits: Vec<u64> =
+                values.into_iter().map(|v| setup.policy.output.round(v).to_bits()).collect();
+            if !seen.contains(&bits) {
+                seen.push(bits);
+                out.push(c);
+            }
+        }
+        out
+    }
+
+    /// A run that passes but would have failed with the fault: then the fault is not in every path
+    /// of the subject. A fault that does not apply to a case, or changes nothing there, does not
+    /// contradict it.
+    pub(super) fn contradiction<const P: i32>(&self, wanted: &Key) -> Option<String> {
+        let breaks = |(run, b): &(&Run<'_, O>, &Baseline)| {
+            let base = b.by_convention.iter().position(Option::is_some).unwrap_or(0);
+            let setup = run.setup(&self.conventions[base].edits);
+            let faults = O::faults(&setup.params, &setup.tensors);
+            faults.iter().filter(|f| key(f) == *wanted).any(|fault| {
+                let mut wrong = setup.clone();
+                (fault.edit)(&mut wrong);
+                !run.compare::<P>(&wrong, &b.tile).1.accepted()
+                    || !run.compare::<P>(&wrong, &Tile::ALL).1.accepted()
+            })
+        };
+        self.runs
+            .par_iter()
+            .zip(self.baselines)
+            .filter(|(_, b)| b.passes())
+            .find_first(breaks)
+            .map(|(run, _)| run.observation.label.clone())
+    }
+}
+
+/// The catalogued faults and those solved from the output, with their order.
+fn candidates<O: Op, const P: i32>(
+    run: &Run<'_, O>,
+    setup: &Setup<O>,
+    only: Option<&[Key]>,
+) -> Vec<(usize, Fault<O>)> {
+    let catalogued = O::faults(&setup.params, &setup.tensors).into_iter().enumerate();
+    let solved = propose::<O, P>(run, setup).into_iter().enumerate();
+    catalogued
+        .chain(solved.map(|(i, f)| (SOLVED + i, f)))
+        .filter(|(_, f)| only.is_none_or(|keys| keys.contains(&key(f))))
+        .collect()
+}
+
+fn propose<O: Op, const P: i32>(run: &Run<'_, O>, setup: &Setup<O>) -> Vec<Fault<O>> {
+    let e = expect::<O, P>(setup, &Tile::ALL);
+    let residual = Residual {
+        tensors: &setup.tensors,
+        cols: run.spec.cols(),
+        expected: &e.v,
+        radius: &e.radius,
+        observed: &run.observed,
+        output: setup.policy.output,
+    };
+    O::propose(&setup.params, &residual)
+}

@@ -1,0 +1,61 @@
+//! The catalogued faults that a subject's cases cannot see.
+
+use std::collections::BTreeMap;
+
+use assay_reference::ops::{Fault, Op, Tile};
+use rayon::prelude::*;
+
+use super::accept::{Expected, expect, ratio};
+use super::explain::{Key, key};
+use super::search::{Convention, Run};
+
+/// Faults whose output every run would have accepted, and the number of hypotheses tried.
+pub(super) fn unseen<O: Op, const P: i32>(
+    runs: &[Run<'_, O>],
+    convention: &Convention<O>,
+) -> (Vec<String>, usize) {
+    let mut seen: BTreeMap<Key, bool> = BTreeMap::new();
+    let mut tried = 0;
+    // Small cases first: they settle most faults at little cost.
+    let mut order: Vec<usize> = (0..runs.len()).collect();
+    order.sort_by_key(|&i| (runs[i].size(), i));
+    for i in order {
+        let run = &runs[i];
+        let setup = run.setup(&convention.edits);
+        let faults: Vec<Fault<O>> = O::faults(&setup.params, &setup.tensors)
+            .into_iter()
+            .filter(|f| !seen.get(&key(f)).copied().unwrap_or(false))
+            .collect();
+        if faults.is_empty() {
+            continue;
+        }
+        tried += faults.len();
+        let rows = run.spec.rows();
+        let mut some = vec![rows / 2, rows - 1];
+        some.dedup();
+        let tile = Tile { rows: Some(some), cols: None };
+        let part = expect::<O, P>(&setup, &tile);
+        let whole = expect::<O, P>(&setup, &Tile::ALL);
+        let shows = |fault: &Fault<O>, tile: &Tile, e: &Expected| {
+            let mut wrong = setup.clone();
+            (fault.edit)(&mut wrong);
+            let out = wrong.eval::<f64>(tile).remove(0).data;
+            out.iter()
+                .enumerate()
+                .any(|(i, v)| ratio(wrong.policy.output.round(*v), e, i, setup.policy.output) > 1.0)
+        };
+        let results: Vec<(Key, bool)> = faults
+            .par_iter()
+            .map(|f| (key(f), shows(f, &tile, &part) || shows(f, &Tile::ALL, &whole)))
+            .collect();
+        for (k, shown) in results {
+            *seen.entry(k).or_insert(false) |= shown;
+        }
+    }
+    let name = |slug: &str, key: &str| match key {
+        "" => format!("{}.{slug}", O::NAME),
+        key => format!("{}.{slug} ({key})", O::NAME),
+    };
+    let hidden = seen.into_iter().filter(|(_, shown)| !shown);
+    (hidden.map(|((_, slug, key), _)| name(slug, &key)).collect(), tried)
+}
