@@ -1,6 +1,7 @@
 //! Findings: stable codes that text, JSON and docs share.
 
-use assay_reference::ops::{self, Op, Visitor};
+use assay_reference::ops::{self, Op, Residual, Visitor};
+use assay_reference::{Dtype, Rounding};
 use serde::Serialize;
 
 /// Something that is wrong, by name.
@@ -67,8 +68,22 @@ impl Visitor for OpCodes {
 
     fn visit<O: Op>(self) -> Self::Out {
         let Some((params, tensors)) = crate::families::example::<O>() else { return Vec::new() };
+        let mut faults = O::faults(&params, &tensors);
+        // Faults with a free parameter show for an output that is off by a factor.
+        let (expected, observed) = ([1.0; 64], [1.25; 64]);
+        faults.extend(O::propose(
+            &params,
+            &Residual {
+                tensors: &tensors,
+                cols: 1,
+                expected: &expected,
+                radius: &[0.0; 64],
+                observed: &observed,
+                output: Rounding::nearest(Dtype::F32),
+            },
+        ));
         let mut codes: Vec<(String, String)> =
-            O::faults(&params, &tensors).iter().map(|f| (f.code.to_string(), f.name())).collect();
+            faults.iter().map(|f| (f.code.to_string(), f.name())).collect();
         codes.sort();
         codes.dedup();
         codes

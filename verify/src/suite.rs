@@ -87,14 +87,30 @@ pub fn check_kernel(
     if !findings.is_empty() {
         return Ok(KernelReport::failed(kernel, cases.len(), findings));
     }
-    let plain = match compile(Mode::Plain)? {
-        Ok(backend) => backend,
-        Err(e) => return Ok(refused(e)),
-    };
+    match compile(Mode::Plain)? {
+        Ok(backend) => check_backend(kernel, &backend, seed, profile, step),
+        Err(e) => Ok(refused(e)),
+    }
+}
+
+/// Runs every case of `kernel` on a backend, the emulator or a device, and judges the outputs.
+///
+/// `step` is called once for each case.
+///
+/// # Errors
+/// When the backend cannot run.
+pub fn check_backend(
+    kernel: &Kernel,
+    backend: &Backend,
+    seed: u64,
+    profile: Profile,
+    step: &(dyn Fn() + Sync),
+) -> anyhow::Result<KernelReport> {
+    let cases = families::cases(kernel.op, seed);
     let runs: Vec<Runs> = cases
         .par_iter()
         .map(|g| {
-            let runs = run_case(kernel, &plain, g, seed, profile);
+            let runs = run_case(kernel, backend, g, seed, profile);
             step();
             runs
         })

@@ -50,8 +50,12 @@ impl Visitor for Describe {
         for knob in O::knobs(&params) {
             out += &format!("  convention  {knob:?}\n");
         }
-        let mut slugs: Vec<&str> = O::faults(&params, &tensors).iter().map(|f| f.slug).collect();
-        slugs.dedup();
+        let mut slugs: Vec<&str> = Vec::new();
+        for fault in O::faults(&params, &tensors) {
+            if !slugs.contains(&fault.slug) {
+                slugs.push(fault.slug);
+            }
+        }
         out += &format!("  faults      {}\n", slugs.join(", "));
         out
     }

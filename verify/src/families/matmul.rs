@@ -27,6 +27,7 @@ pub(super) fn cases(seed: u64) -> Vec<Generated> {
     }
     // Beyond the usual reduction limits, with few outputs.
     out.push(unit((5, 24, 4128, true), seed, 1.0));
+    out.push(unit((2, 8, 18944, false), seed, 1.0));
     out.push(unit((9, 65, 96, true), seed, 0.02));
     for d in [(66, 67, 101, true), (8, 63, 64, false), (3, 17, 5120, true), (64, 64, 32, true)] {
         out.push(exact(d, seed));

@@ -98,8 +98,12 @@ fn example_of(op: &str) -> Option<(Value, Tensors)> {
         }
         "softmax" => (json!({}), vec![("x", ones(&[2, 8]))]),
         "attention" => (
-            json!({ "scale": 0.3 }),
-            vec![("q", ones(&[3, 4, 8])), ("k", ones(&[5000, 2, 8])), ("v", ones(&[5000, 2, 8]))],
+            json!({ "scale": 1.0 / 128f64.sqrt() }),
+            vec![
+                ("q", ones(&[3, 4, 128])),
+                ("k", ones(&[5000, 2, 128])),
+                ("v", ones(&[5000, 2, 128])),
+            ],
         ),
         "silu_mul" => (json!({}), vec![("gate", ones(&[2, 8])), ("up", ones(&[2, 8]))]),
         "add" => (json!({}), vec![("a", ones(&[2, 8])), ("b", ones(&[2, 8]))]),

@@ -52,6 +52,12 @@ pub(super) fn unseen<O: Op, const P: i32>(
             *seen.entry(k).or_insert(false) |= shown;
         }
     }
+    // What no case even has the shape for.
+    if let Some((params, tensors)) = crate::families::example::<O>() {
+        for fault in O::faults(&params, &tensors) {
+            seen.entry(key(&fault)).or_insert(false);
+        }
+    }
     let name = |slug: &str, key: &str| match key {
         "" => format!("{}.{slug}", O::NAME),
         key => format!("{}.{slug} ({key})", O::NAME),

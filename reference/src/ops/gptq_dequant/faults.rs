@@ -59,6 +59,12 @@ pub(super) fn catalogue(params: &Params, tensors: &Tensors) -> Vec<Fault<GptqDeq
     faults.push(Fault::new("A1A6", "zero_wrap", "a zero point of 16 wraps to 0", |s: &mut S| {
         s.params.wrap = Wrap::Modulo
     }));
+    faults.push(Fault::new(
+        "A1AC",
+        "zero_carry",
+        "0x11111111 is added to whole zero-point words, and a 15 carries into the next column",
+        |s: &mut S| s.params.wrap = Wrap::Word,
+    ));
     let groups = tensors.get("scales").map_or(1, |s| s.shape()[0]);
     if groups > 1 {
         faults.push(Fault::new(
