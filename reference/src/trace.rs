@@ -163,6 +163,10 @@ fn check_probe(path: &Path, file: &str, name: &str, t: &Tensor, m: &Manifest) ->
         );
         return Err(Error::tensor(path, name, what));
     }
+    if t.dtype().format().is_none() {
+        let what = format!("is {}: a probe holds floating-point values", t.dtype());
+        return Err(Error::tensor(path, name, what));
+    }
     if t.shape().first() != Some(&m.tokens.len()) {
         let what = format!("has shape {:?}: {} token rows expected", t.shape(), m.tokens.len());
         return Err(Error::tensor(path, name, what));
@@ -175,10 +179,8 @@ fn check_probe(path: &Path, file: &str, name: &str, t: &Tensor, m: &Manifest) ->
 /// # Errors
 /// When the folder exists and is not empty, or cannot be written.
 pub fn save(dir: &Path, mut manifest: Manifest, tensors: &BTreeMap<String, Tensor>) -> Result<()> {
+    check_new(dir)?;
     std::fs::create_dir_all(dir).map_err(Error::io(dir))?;
-    if std::fs::read_dir(dir).map_err(Error::io(dir))?.next().is_some() {
-        return Err(Error::file(dir, "is not empty: a trace needs a new folder"));
-    }
     let mut files: BTreeMap<String, BTreeMap<String, Tensor>> = BTreeMap::new();
     manifest.probes.clear();
     for (name, t) in tensors {
@@ -197,6 +199,21 @@ pub fn save(dir: &Path, mut manifest: Manifest, tensors: &BTreeMap<String, Tenso
     let partial = dir.join(".manifest.json.part");
     std::fs::write(&partial, text + "\n").map_err(Error::io(&partial))?;
     std::fs::rename(&partial, dir.join("manifest.json")).map_err(Error::io(dir))
+}
+
+/// Checks that a trace can be saved into `dir`: it does not exist, or is an empty folder.
+///
+/// # Errors
+/// When it is neither.
+pub fn check_new(dir: &Path) -> Result<()> {
+    match std::fs::read_dir(dir) {
+        Ok(mut entries) => match entries.next() {
+            Some(_) => Err(Error::file(dir, "is not empty: a trace needs a new folder")),
+            None => Ok(()),
+        },
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(()),
+        Err(e) => Err(Error::io(dir)(e)),
+    }
 }
 
 /// `layers.3.q_proj` lives in `layer-00003.safetensors`, everything else in `global.safetensors`.

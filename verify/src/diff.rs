@@ -17,7 +17,7 @@ use assay_reference::{Case, Dtype, Error, Result, Tensor};
 use serde::Serialize;
 
 use crate::finding::Finding;
-use crate::judge::{Judgement, Observation, Options, Verdict, judge, reference_output};
+use crate::judge::{Judgement, Observation, Options, Unseen, Verdict, judge, reference_output};
 
 /// One op of the forward.
 #[derive(Clone, Debug, Serialize)]
@@ -133,15 +133,16 @@ impl Recording<'_> {
         if let Some(missing) = node.reads().find(|p| self.probe(p).is_none()) {
             return Ok(Judgement::skipped(format!("its input `{missing}` was not recorded")));
         }
-        let options = Options { scope: Scope::Framework, unseen: false };
+        let options = Options { scope: Scope::Framework, unseen: Unseen::Applicable };
         judge(node.op, &self.observations(node)?, options)
     }
 
-    /// The node's inputs and output; attention by segment, since each forward call has its own
-    /// queries and keys.
+    /// The node's inputs and output; what depends on positions by segment, since each forward call
+    /// has its own queries and keys and its own first position.
     fn observations(&self, node: &Node) -> Result<Vec<Observation>> {
         let rows = self.trace.manifest().tokens.len();
-        let by_segment = node.inputs.iter().any(|(_, s)| matches!(s, Source::History(..)));
+        let by_segment =
+            node.inputs.iter().any(|(_, s)| matches!(s, Source::History(..) | Source::Positions));
         let segments =
             if by_segment { self.trace.manifest().segments.clone() } else { vec![(0, rows)] };
         segments.into_iter().map(|(start, end)| self.observation(node, start, end)).collect()
@@ -238,7 +239,7 @@ fn settle_recordings(
 /// The recorded output with the elements that no convention allows replaced by the reference's.
 fn recompute(source: &Recording<'_>, node: &Node) -> Result<Option<Tensor>> {
     let observations = source.observations(node)?;
-    let options = Options { scope: Scope::Framework, unseen: false };
+    let options = Options { scope: Scope::Framework, unseen: Unseen::Nothing };
     let parts: Vec<Tensor> =
         observations.iter().map(|o| reference_output(o, options)).collect::<Result<_>>()?;
     let Some(recorded) = source.probe(&node.probe) else { return Ok(None) };

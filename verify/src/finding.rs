@@ -56,6 +56,7 @@ pub const CODES: &[(&str, &str, &str)] = &[
     ("A01A", "memory.lds_overrun", "an index beyond a shared array"),
     ("A01B", "memory.inactive_lane", "a wave operation reads a lane that is not active"),
     ("A01D", "memory.stack_overflow", "a thread needs more stack than there is"),
+    ("A01E", "memory.lds_limit", "a kernel declares more shared memory than a workgroup can have"),
     ("A01C", "memory.hang", "the kernel did not finish in time"),
     ("A020", "compile_error", "the kernel source does not compile"),
     ("A021", "launch_refused", "the launcher refused a shape inside the kernel's contract"),
@@ -67,21 +68,21 @@ impl Visitor for OpCodes {
     type Out = Vec<(String, String)>;
 
     fn visit<O: Op>(self) -> Self::Out {
-        let Some((params, tensors)) = crate::families::example::<O>() else { return Vec::new() };
-        let mut faults = O::faults(&params, &tensors);
         // Faults with a free parameter show for an output that is off by a factor.
         let (expected, observed) = ([1.0; 64], [1.25; 64]);
-        faults.extend(O::propose(
-            &params,
-            &Residual {
+        let mut faults = Vec::new();
+        for (params, tensors) in crate::families::examples::<O>() {
+            faults.extend(O::faults(&params, &tensors));
+            let residual = Residual {
                 tensors: &tensors,
                 cols: 1,
                 expected: &expected,
                 radius: &[0.0; 64],
                 observed: &observed,
                 output: Rounding::nearest(Dtype::F32),
-            },
-        ));
+            };
+            faults.extend(O::propose(&params, &residual));
+        }
         let mut codes: Vec<(String, String)> =
             faults.iter().map(|f| (f.code.to_string(), f.name())).collect();
         codes.sort();

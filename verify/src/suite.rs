@@ -13,12 +13,15 @@ use serde::Serialize;
 
 use crate::families::{self, Generated};
 use crate::finding::Finding;
-use crate::judge::{Judgement, Observation, Options, Verdict, judge};
+use crate::judge::{Judgement, Observation, Options, Unseen, Verdict, judge};
 
 /// Largest number of multiply-adds of a case that also runs with every access checked.
 const CHECKED_WORK: usize = 1_000_000;
 /// The same for the runs that only repeat.
 const REPEAT_WORK: usize = 6_000_000;
+
+/// Shared memory of a workgroup on the devices that the kernels are for.
+const LDS_LIMIT: usize = 64 * 1024;
 
 /// How much of a check to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -68,7 +71,7 @@ pub fn check_kernel(
     let cases = families::cases(kernel.op, seed);
     let compiler = Compiler::find()?;
     let compile = |mode| match compiler.compile(source, mode) {
-        Ok(module) => Ok(Ok(Backend::from(module))),
+        Ok(module) => Ok(Ok(module)),
         Err(e @ assay_hip::Error::Compile { .. }) => Ok(Err(e)),
         Err(e) => Err(e),
     };
@@ -80,16 +83,42 @@ pub fn check_kernel(
         )
     };
     let checked = match compile(Mode::Checked)? {
-        Ok(backend) => backend,
+        Ok(module) => module,
         Err(e) => return Ok(refused(e)),
     };
-    let findings = memory_phase(kernel, &checked, &cases, seed, step)?;
+    let lds = checked.static_lds_bytes();
+    let mut findings = memory_phase(kernel, &checked.into(), &cases, seed, step)?;
+    if lds > LDS_LIMIT {
+        let text = format!("{lds} bytes of static shared memory: a workgroup has {LDS_LIMIT}");
+        findings.insert(0, Finding::new("memory.lds_limit", text));
+    }
     if !findings.is_empty() {
         return Ok(KernelReport::failed(kernel, cases.len(), findings));
     }
     match compile(Mode::Plain)? {
-        Ok(backend) => check_backend(kernel, &backend, seed, profile, step),
+        Ok(module) => check_backend(kernel, &module.into(), seed, profile, step),
         Err(e) => Ok(refused(e)),
+    }
+}
+
+/// Checks `kernel` on the first HIP device; skipped, never passed, when there is none.
+///
+/// # Errors
+/// When the device fails.
+pub fn check_device(
+    kernel: &Kernel,
+    seed: u64,
+    step: &(dyn Fn() + Sync),
+) -> anyhow::Result<KernelReport> {
+    match Backend::device() {
+        Ok(backend) => check_backend(kernel, &backend, seed, Profile::Full, step),
+        Err(assay_hip::Error::NoDevice { reason }) => Ok(KernelReport {
+            kernel: kernel.name.into(),
+            op: kernel.op.into(),
+            cases: 0,
+            judgement: Judgement::skipped(format!("no device: {reason}")),
+        }),
+        Err(e) => Err(e.into()),
     }
 }
 
@@ -124,7 +153,8 @@ pub fn check_backend(
     if !findings.is_empty() {
         return Ok(KernelReport::failed(kernel, cases.len(), findings));
     }
-    let options = Options { scope: Scope::Kernel, unseen: profile == Profile::Full };
+    let unseen = if profile == Profile::Full { Unseen::Catalogue } else { Unseen::Nothing };
+    let options = Options { scope: Scope::Kernel, unseen };
     let judgement = judge(kernel.op, &observations, options)?;
     Ok(KernelReport {
         kernel: kernel.name.into(),
@@ -150,7 +180,8 @@ fn work(case: &Case) -> usize {
     }
 }
 
-/// Runs small cases with every access checked, at both ends of the buffers.
+/// Runs small cases with every access checked, the buffers alternately against the guard page at
+/// their end and at their start.
 fn memory_phase(
     kernel: &Kernel,
     backend: &Backend,
@@ -242,14 +273,17 @@ fn run_case(
         let text = format!("{}: another thread order gave other bits", g.label);
         merge(&mut runs.findings, vec![Finding::new("not_deterministic", text)]);
     }
-    // A device's last bits: the verdict must hold for them too.
-    for ulps in [1, 2] {
+    // A device's last bits: on the emulator the verdict must hold for them too.
+    let perturbations: &[u32] = if matches!(backend, Backend::Emulated(_)) { &[1, 2] } else { &[] };
+    for &ulps in perturbations {
         let ftz = ulps == 2 && g.case.family != "special";
         let perturbed = LaunchOptions { ulps, ftz, placement: Placement::Start, ..base.clone() };
         let (output, findings) = launch(kernel, backend, g, &perturbed)?;
         merge(&mut runs.findings, findings);
         if let Some(output) = output {
-            runs.observations.push(observe(output, &format!(" (exp off by {ulps} ulp)")));
+            let flushed = if ftz { ", subnormals flushed" } else { "" };
+            let label = format!(" (exp off by {ulps} ulp{flushed})");
+            runs.observations.push(observe(output, &label));
         }
     }
     Ok(runs)

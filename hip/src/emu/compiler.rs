@@ -64,15 +64,15 @@ pub struct Compiler {
 }
 
 impl Compiler {
-    /// Finds a compiler: `$CXX`, else c++, g++ or clang++. The cache is `$ASSAY_CACHE_DIR`,
+    /// Finds a compiler: `$CXX` if it is set, else c++, g++ or clang++. The cache is `$ASSAY_CACHE_DIR`,
     /// else `assay` in the user's cache directory, else in the temporary directory.
     ///
     /// # Errors
     /// [`Error::NoCompiler`] if none of them runs.
     pub fn find() -> Result<Self, Error> {
         let named = std::env::var("CXX").ok().filter(|name| !name.is_empty());
-        let usual = ["c++", "g++", "clang++"].map(str::to_owned);
-        let candidates: Vec<String> = named.into_iter().chain(usual).collect();
+        let usual = || ["c++", "g++", "clang++"].map(str::to_owned).to_vec();
+        let candidates = named.map_or_else(usual, |name| vec![name]);
         let found = candidates.iter().find_map(|command| Some((command, version(command)?)));
         let (command, version) =
             found.ok_or_else(|| Error::NoCompiler { tried: candidates.join(", ") })?;

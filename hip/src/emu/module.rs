@@ -72,6 +72,12 @@ impl Module {
         &self.0.source
     }
 
+    /// Bytes of static LDS of the kernel that declares most. A device gives a workgroup 64 KiB.
+    #[must_use]
+    pub fn static_lds_bytes(&self) -> usize {
+        self.0.shared.most_bytes
+    }
+
     pub(super) fn path(&self) -> &PathBuf {
         &self.0.path
     }

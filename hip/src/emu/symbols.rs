@@ -1,6 +1,7 @@
 //! Names and source lines of a compiled module: which LDS variable lies where, and
 //! which line of the kernel an address belongs to.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use object::{Object, ObjectSymbol, SymbolKind};
@@ -19,6 +20,8 @@ pub(super) struct SharedVariables {
     pub(super) places: Vec<LdsSymbol>,
     /// The variables' own names, in the same order.
     pub(super) names: Vec<String>,
+    /// Bytes of the kernel that declares most.
+    pub(super) most_bytes: usize,
 }
 
 impl SharedVariables {
@@ -29,12 +32,17 @@ impl SharedVariables {
         let file = object::File::parse(&*bytes).map_err(|e| load(e.to_string()))?;
         let mut anchor = None;
         let mut found = Vec::new();
+        let mut by_kernel: BTreeMap<String, usize> = BTreeMap::new();
         for symbol in file.symbols().filter(|s| s.kind() == SymbolKind::Tls) {
             let name = symbol.name().unwrap_or_default();
             if name.contains(ANCHOR) {
                 anchor = Some(symbol.address());
             } else if !name.contains("assay_emu") && symbol.size() > 0 {
-                found.push((symbol.address(), symbol.size() as usize, own_name(name)));
+                let bytes = symbol.size() as usize;
+                let full = full_name(name);
+                let (kernel, own) = full.rsplit_once("::").unwrap_or(("", &full));
+                *by_kernel.entry(kernel.to_owned()).or_insert(0) += bytes;
+                found.push((symbol.address(), bytes, own.to_owned()));
             }
         }
         let anchor = anchor.ok_or_else(|| load(format!("it has no symbol {ANCHOR}")))?;
@@ -45,7 +53,11 @@ impl SharedVariables {
             bytes,
         };
         let places = found.iter().map(place).collect();
-        Ok(Self { places, names: found.into_iter().map(|(_, _, name)| name).collect() })
+        Ok(Self {
+            places,
+            names: found.into_iter().map(|(_, _, name)| name).collect(),
+            most_bytes: by_kernel.into_values().max().unwrap_or(0),
+        })
     }
 
     /// The variables that a source line mentions.
@@ -61,11 +73,10 @@ impl SharedVariables {
     }
 }
 
-/// `tile` of the mangled `kernel(unsigned short const*)::tile`.
-fn own_name(mangled: &str) -> String {
+/// The mangled `kernel(unsigned short const*)::tile` as it was written.
+fn full_name(mangled: &str) -> String {
     let demangled = cpp_demangle::Symbol::new(mangled).ok().and_then(|s| s.demangle().ok());
-    let full = demangled.unwrap_or_else(|| mangled.to_owned());
-    full.rsplit("::").next().unwrap_or(&full).to_owned()
+    demangled.unwrap_or_else(|| mangled.to_owned())
 }
 
 /// Maps addresses of a module to lines of the kernel source.

@@ -164,6 +164,8 @@ fn values<const P: i32>(a: &[Ball<P>]) -> Vec<f64> {
 }
 
 impl<const P: i32> Real for Ball<P> {
+    const BITS: i32 = P;
+
     fn lift(x: f64) -> Self {
         Ball::exact(x)
     }
@@ -310,6 +312,10 @@ impl<const P: i32> Real for Ball<P> {
         let (lo, hi) = (rounding.round(self.v - radius), rounding.round(self.v + radius));
         if lo == hi {
             return Ball::exact(lo);
+        }
+        if !(lo.is_finite() && hi.is_finite()) {
+            // On the brink of overflow nothing is known of what follows.
+            return Ball { v: self.v, r: f64::INFINITY, s: f64::INFINITY, d: 0.0 };
         }
         let half = (hi - lo) / 2.0;
         Ball { v: lo + half, r: half, s: half, d: 0.0 }

@@ -18,7 +18,7 @@ pub fn dot(a: &[f64], b: Option<&[f64]>, acc: &Accumulator) -> f64 {
         let start = range.start;
         for i in range.clone() {
             sum = term(i, sum);
-            if (i + 1 - start) % every == 0 || i + 1 == range.end {
+            if (i + 1 - start).is_multiple_of(every) || i + 1 == range.end {
                 sum = round.round(sum);
             }
         }

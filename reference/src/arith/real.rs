@@ -9,6 +9,8 @@ use crate::policy::Accumulator;
 /// A number that an op can be evaluated over: the oracle (`f64`), the fast path (`f32`) or the bound
 /// ([`Ball`](super::Ball)).
 pub trait Real: Copy + Debug + Send + Sync + 'static {
+    /// Significant bits of the arithmetic that is carried out or, for a bound, described.
+    const BITS: i32;
     /// A stored value, exact.
     fn lift(x: f64) -> Self;
     /// A constant that implementations hold rounded to their compute dtype.
@@ -48,6 +50,8 @@ pub trait Real: Copy + Debug + Send + Sync + 'static {
 }
 
 impl Real for f64 {
+    const BITS: i32 = 53;
+
     fn lift(x: f64) -> f64 {
         x
     }
@@ -93,6 +97,8 @@ impl Real for f64 {
 }
 
 impl Real for f32 {
+    const BITS: i32 = 24;
+
     fn lift(x: f64) -> f32 {
         x as f32
     }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::arith::Real;
+use crate::arith::{Real, fenv::DefaultEnv};
 use crate::dtype::Dtype;
 use crate::error::{Error, Result};
 use crate::tensor::Tensor;
@@ -226,6 +226,8 @@ impl<R: Real> Out<R> {
             .rows_of(rows)
             .par_iter()
             .map(|&r| {
+                // Worker threads have an environment of their own.
+                let _env = DefaultEnv::enter();
                 let full = row(r);
                 let mut out = Vec::with_capacity(full.len());
                 tile.pick(&full, &mut out);

@@ -114,16 +114,12 @@ impl Op for GptqGemm {
         let dequant = gptq_dequant::GptqDequant::faults(&params.dequant, tensors)
             .into_iter()
             .map(|f| lift_fault(f, lift_dequant));
-        // The product's faults depend on shapes only; K stands in for the weight's.
-        let mut shapes = tensors.clone();
-        if let (Some(x), Some(q)) = (tensors.get("x"), tensors.get("qweight")) {
-            let (k, n) = (x.cols(), q.cols());
-            shapes.insert(
-                "weight".into(),
-                crate::Tensor::from_f64(Dtype::U8, &[k, n], &vec![0.0; k * n]),
-            );
-        }
-        let product = matmul::Matmul::faults(&params.matmul, &shapes)
+        let (Some(x), Some(qweight)) = (tensors.get("x"), tensors.get("qweight")) else {
+            return dequant.collect();
+        };
+        let bias = tensors.contains_key("bias");
+        let layout = params.matmul.layout;
+        let product = matmul::faults::catalogue(x.cols(), qweight.cols(), bias, layout)
             .into_iter()
             .map(|f| lift_fault(f, lift_matmul));
         dequant.chain(product).collect()

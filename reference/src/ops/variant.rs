@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::{Inputs, Op, Out, Tensors, Tile};
 use crate::arith::{Real, fenv::DefaultEnv};
-use crate::dtype::{Mode, Rounding};
+use crate::dtype::{Mode, Rounding, pow2};
 use crate::policy::{At, Policy, Transform};
 
 /// Everything that an evaluation depends on.
@@ -194,6 +194,9 @@ impl Residual<'_> {
         elements: impl Iterator<Item = usize>,
         addend: impl Fn(usize) -> f64,
     ) -> Option<(f64, f64)> {
+        // The gain, as a constant of the arithmetic, and its product are rounded once each.
+        let bits = if self.output.dtype == crate::Dtype::F64 { 53 } else { 24 };
+        let rounding = 2.0 * pow2(-bits);
         let (mut low, mut high) = (f64::NEG_INFINITY, f64::INFINITY);
         for i in elements {
             let (b, o) = (addend(i), self.observed[i]);
@@ -203,7 +206,7 @@ impl Residual<'_> {
                 continue;
             }
             let (o_low, o_high) = preimage(o, self.output);
-            let slack = self.radius[i] * ((o - b) / y).abs().max(1.0) + y.abs() * GAIN_ROUNDING;
+            let slack = self.radius[i] * ((o - b) / y).abs().max(1.0) + y.abs() * rounding;
             let (a, c) = ((o_low - slack - b) / y, (o_high + slack - b) / y);
             low = low.max(a.min(c));
             high = high.min(a.max(c));
@@ -214,9 +217,6 @@ impl Residual<'_> {
         (low.is_finite() && high.is_finite()).then_some((low, high))
     }
 }
-
-/// Relative rounding of a gain held in f32 and of its product.
-const GAIN_ROUNDING: f64 = 1.2e-7;
 
 /// The closed interval of values that a rounding may send to `o`.
 fn preimage(o: f64, rounding: Rounding) -> (f64, f64) {

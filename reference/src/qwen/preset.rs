@@ -52,6 +52,7 @@ pub const PRESETS: &[Preset] = &[
             ("attention", "scores", "stored"),
             ("silu_mul", "silu", "stored"),
             ("gptq_gemm", "scale", "stored"),
+            ("gptq_gemm", "bias", "after_store"),
         ],
     },
 ];

@@ -5,12 +5,13 @@ use std::time::Instant;
 
 use anyhow::{Context, bail};
 use assay_hip::Kernel;
-use clap::Args;
+use clap::{Args, ValueEnum};
 use rayon::prelude::*;
 use serde::Serialize;
 
-use super::{FINDINGS, JsonArgs, PASS, progress};
+use super::{FINDINGS, JsonArgs, PASS, SKIPPED, progress};
 use crate::families::Values;
+use crate::judge::Verdict;
 use crate::mutants::{self, Edit, EditReport};
 use crate::report::{Envelope, text, write_json};
 use crate::suite::{self, KernelReport, Profile};
@@ -21,6 +22,9 @@ pub(super) struct CheckArgs {
     /// Only this kernel; may be repeated (see `assay list kernels`)
     #[arg(long, value_name = "NAME")]
     kernel: Vec<String>,
+    /// Where the kernels run
+    #[arg(long, value_enum, default_value_t = Subject::Emu)]
+    subject: Subject,
     /// Check this source file instead of the kernel's own; it must define the same launcher
     #[arg(long, value_name = "FILE", conflicts_with_all = ["mutant", "mutants"])]
     source: Option<PathBuf>,
@@ -34,10 +38,19 @@ pub(super) struct CheckArgs {
     #[arg(long)]
     mutants: bool,
     /// With --mutants: only this many of them, drawn by the seed
-    #[arg(long, value_name = "N", requires = "mutants")]
-    sample: Option<usize>,
+    #[arg(long, value_name = "N", requires = "mutants", value_parser = clap::value_parser!(u32).range(1..))]
+    sample: Option<u32>,
     #[command(flatten)]
     json: JsonArgs,
+}
+
+/// What runs the kernels.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Subject {
+    /// The embedded emulator
+    Emu,
+    /// A HIP device; needs a build with feature `hip`
+    Hip,
 }
 
 #[derive(Serialize)]
@@ -101,40 +114,60 @@ fn run_kernels(args: &CheckArgs, kernels: &[&Kernel], start: Instant) -> anyhow:
     if source.is_some() && kernels.len() != 1 {
         bail!("--source needs exactly one --kernel, whose launcher the file defines");
     }
+    if args.subject == Subject::Hip && source.is_some() {
+        bail!(
+            "--source is compiled for the emulator: a device runs the kernels that were built in"
+        );
+    }
     let bar = progress::bar(kernels.iter().map(|k| suite::steps(k, args.seed)).sum());
     let mut reports = Vec::new();
     for kernel in kernels {
         bar.set_message(kernel.name);
         let source = source.as_deref().unwrap_or(kernel.source);
         let step = || bar.inc(1);
-        reports.push(suite::check_kernel(kernel, source, args.seed, Profile::Full, &step)?);
+        reports.push(match args.subject {
+            Subject::Emu => suite::check_kernel(kernel, source, args.seed, Profile::Full, &step)?,
+            Subject::Hip => suite::check_device(kernel, args.seed, &step)?,
+        });
     }
     bar.finish_and_clear();
-    let failed = reports.iter().any(|r| !r.judgement.verdict.is_pass());
+    let (code, result) = outcome(&reports);
     let seconds = start.elapsed().as_secs_f64();
-    let conclusion = if failed {
-        format!("findings (seed {}, {seconds:.1} s)\n", args.seed)
-    } else {
-        let hypotheses: usize = reports.iter().map(|r| r.judgement.hypotheses).sum();
-        format!(
-            "all pass on the emulator (seed {}, {hypotheses} hypotheses, {seconds:.1} s)\n",
-            args.seed
-        )
+    let hypotheses: usize = reports.iter().map(|r| r.judgement.hypotheses).sum();
+    let conclusion = match code {
+        PASS => "all pass",
+        FINDINGS => "findings",
+        _ => "nothing could be verified",
     };
-    args.json.say(&format!("{}\n{conclusion}", text::check(&reports)));
+    args.json.say(&format!(
+        "{}\n{conclusion} (seed {}, {hypotheses} hypotheses, {seconds:.1} s)\n",
+        text::check(&reports),
+        args.seed
+    ));
     if let Some(path) = &args.json.json {
-        let result = if failed { "findings" } else { "pass" };
         let body = CheckBody { kernels: reports };
         write_json(path, &Envelope::new("check", result, Some(args.seed), seconds, body))?;
     }
-    Ok(if failed { FINDINGS } else { PASS })
+    Ok(code)
+}
+
+/// Exit code and result: findings first; a kernel that was not verified is never a pass.
+fn outcome(reports: &[KernelReport]) -> (u8, &'static str) {
+    let failing = |v: &Verdict| matches!(v, Verdict::Fail { .. } | Verdict::Unexplained { .. });
+    if reports.iter().any(|r| failing(&r.judgement.verdict)) {
+        (FINDINGS, "findings")
+    } else if reports.iter().all(|r| r.judgement.verdict.is_pass()) {
+        (PASS, "pass")
+    } else {
+        (SKIPPED, "skipped")
+    }
 }
 
 /// The edits drawn by the seed, in their order.
 fn sample(edits: Vec<Edit>, args: &CheckArgs) -> Vec<Edit> {
     let Some(n) = args.sample else { return edits };
     let mut chosen = Values::new(args.seed, "sample of mutants").permutation(edits.len());
-    chosen.truncate(n);
+    chosen.truncate(n as usize);
     let keep = |i: &usize| chosen.contains(i);
     edits.into_iter().enumerate().filter(|(i, _)| keep(i)).map(|(_, e)| e).collect()
 }

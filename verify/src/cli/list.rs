@@ -46,12 +46,12 @@ impl Visitor for Describe {
         if !O::POINTS.is_empty() {
             out += &format!("  points      {}\n", O::POINTS.join(", "));
         }
-        let Some((params, tensors)) = families::example::<O>() else { return out };
-        for knob in O::knobs(&params) {
+        let examples = families::examples::<O>();
+        for knob in examples.first().map(|(params, _)| O::knobs(params)).unwrap_or_default() {
             out += &format!("  convention  {knob:?}\n");
         }
         let mut slugs: Vec<&str> = Vec::new();
-        for fault in O::faults(&params, &tensors) {
+        for fault in examples.iter().flat_map(|(params, tensors)| O::faults(params, tensors)) {
             if !slugs.contains(&fault.slug) {
                 slugs.push(fault.slug);
             }

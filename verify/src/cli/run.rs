@@ -55,6 +55,9 @@ pub(super) fn run(args: &RunArgs) -> anyhow::Result<u8> {
     }
     checkpoint.scan_finite()?;
     let (basis, preset) = arithmetic(args)?;
+    if let Some(dir) = &args.trace {
+        trace::check_new(dir)?;
+    }
     match basis {
         Basis::F64 => run_over::<f64>(args, &checkpoint, preset),
         Basis::F32 => run_over::<f32>(args, &checkpoint, preset),
@@ -117,7 +120,7 @@ fn run_over<R: Real>(
         shown = out;
     }
     if let (Some(dir), Some(recorder)) = (&args.trace, recorder) {
-        recorder.save::<R>(dir, checkpoint, preset, &prompt, &shown)?;
+        recorder.save(dir, checkpoint, preset, &prompt, &shown)?;
         say(&format!("[trace written to {}]\n", dir.display()), true);
     }
     Ok(PASS)
@@ -199,7 +202,7 @@ fn record<R: Real>(recorder: &mut Option<Recorder>, node: &assay_reference::qwen
 }
 
 impl Recorder {
-    fn save<R: Real>(
+    fn save(
         self,
         dir: &Path,
         checkpoint: &Checkpoint,

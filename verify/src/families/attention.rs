@@ -38,6 +38,9 @@ pub(super) fn cases(seed: u64) -> Vec<Generated> {
     out.push(key_bias((12, 50, 4, 2), seed));
     out.push(random((8, 24, 4, 2), seed, ("outlier", false), 4.0, 26.0));
     out.push(deep_negative((16, 32, 4, 2), seed));
+    for d in [(5, 5, 4, 2), (3, 40, 2, 1)] {
+        out.push(masked_nan(d, seed));
+    }
     out
 }
 
@@ -147,4 +150,17 @@ fn deep_negative(d: Dims, seed: u64) -> Generated {
     let (q, k) = (vec![90.0; t * hq * D], vec![-90.0; s * hkv * D]);
     let values = (0..s * hkv * D).map(|_| v.int(-100, 100) as f64).collect();
     build(("special", true), d, " deep scores", seed, [q, k, values])
+}
+
+/// NaN in the last key and value, which all queries but the last must not see.
+fn masked_nan(d: Dims, seed: u64) -> Generated {
+    let (t, s, hq, hkv) = d;
+    let mut v = Values::new(seed, &format!("attention masked NaN {}", label(d)));
+    let q = v.normals(t * hq * D, 1.0);
+    let mut kv = [v.normals(s * hkv * D, 1.0), v.normals(s * hkv * D, 1.0)];
+    for x in &mut kv {
+        x[(s - 1) * hkv * D..].fill(f64::NAN);
+    }
+    let [k, values] = kv;
+    build(("special", true), d, " masked NaN", seed, [q, k, values])
 }

@@ -62,53 +62,57 @@ pub(crate) fn generated(
     Generated { case, label: format!("{family} {label}"), structured }
 }
 
-/// Small valid params and tensors of an op, for listing its knobs and faults.
-pub fn example<O: Op>() -> Option<(O::Params, Tensors)> {
-    let (params, tensors) = example_of(O::NAME)?;
-    Some((serde_json::from_value(params).ok()?, tensors))
+/// Valid params and tensors of an op, for listing its knobs and faults: together they have the shape
+/// for every catalogued fault. Empty when the op has none.
+pub fn examples<O: Op>() -> Vec<(O::Params, Tensors)> {
+    let parse = |(params, tensors)| Some((serde_json::from_value(params).ok()?, tensors));
+    examples_of(O::NAME).into_iter().filter_map(parse).collect()
 }
 
-fn example_of(op: &str) -> Option<(Value, Tensors)> {
+fn examples_of(op: &str) -> Vec<(Value, Tensors)> {
     let ones =
         |shape: &[usize]| Tensor::from_f64(Dtype::Bf16, shape, &vec![1.0; shape.iter().product()]);
     let ints = |shape: &[usize]| Tensor::from_i32(shape, &vec![0; shape.iter().product()]);
-    let gptq = [
-        ("qweight", ints(&[32, 16])),
-        ("qzeros", ints(&[8, 2])),
-        ("scales", ones(&[8, 16])),
-        ("g_idx", ints(&[256])),
-    ];
-    let gptq_params = json!({ "format": "v1", "group_size": 32 });
-    let (params, tensors): (Value, Vec<(&str, Tensor)>) = match op {
-        "embedding" => (json!({}), vec![("ids", ints(&[3])), ("weight", ones(&[5, 8]))]),
-        "rms_norm" => {
-            (json!({ "eps": 1e-6 }), vec![("x", ones(&[2, 200])), ("weight", ones(&[200]))])
-        }
-        "matmul" => (
-            json!({}),
-            vec![("x", ones(&[3, 20000])), ("weight", ones(&[4, 20000])), ("bias", ones(&[4]))],
-        ),
-        "gptq_dequant" => (gptq_params, gptq.into()),
-        "gptq_gemm" => (
-            json!({ "dequant": gptq_params, "matmul": { "layout": "in_out" } }),
-            gptq.into_iter().chain([("x", ones(&[3, 256])), ("bias", ones(&[16]))]).collect(),
-        ),
-        "rope" => {
-            (json!({ "theta": 2e6 }), vec![("x", ones(&[2, 1, 8])), ("positions", ints(&[2]))])
-        }
-        "softmax" => (json!({}), vec![("x", ones(&[2, 8]))]),
-        "attention" => (
-            json!({ "scale": 1.0 / 128f64.sqrt() }),
-            vec![
-                ("q", ones(&[3, 4, 128])),
-                ("k", ones(&[5000, 2, 128])),
-                ("v", ones(&[5000, 2, 128])),
-            ],
-        ),
-        "silu_mul" => (json!({}), vec![("gate", ones(&[2, 8])), ("up", ones(&[2, 8]))]),
-        "add" => (json!({}), vec![("a", ones(&[2, 8])), ("b", ones(&[2, 8]))]),
-        "argmax" => (json!({}), vec![("x", ones(&[2, 8]))]),
-        _ => return None,
+    const K: usize = 16_392; // beyond every K limit, with a tail for every tile
+    let gptq = || {
+        [
+            ("qweight", ints(&[K / 8, 8])),
+            ("qzeros", ints(&[K.div_ceil(32), 1])),
+            ("scales", ones(&[K.div_ceil(32), 8])),
+            ("g_idx", ints(&[K])),
+        ]
     };
-    Some((params, tensors.into_iter().map(|(k, v)| (k.to_string(), v)).collect()))
+    let format = |format: &str| json!({ "format": format, "group_size": 32 });
+    let gemm = |f: &str| json!({ "dequant": format(f), "matmul": { "layout": "in_out" } });
+    let with_x =
+        || gptq().into_iter().chain([("x", ones(&[3, K])), ("bias", ones(&[8]))]).collect();
+    let examples: Vec<(Value, Vec<(&str, Tensor)>)> = match op {
+        "embedding" => vec![(json!({}), vec![("ids", ints(&[3])), ("weight", ones(&[5, 8]))])],
+        "rms_norm" => {
+            vec![(json!({ "eps": 1e-7 }), vec![("x", ones(&[2, 300])), ("weight", ones(&[300]))])]
+        }
+        "matmul" => {
+            let tensors =
+                vec![("x", ones(&[3, K])), ("weight", ones(&[4, K])), ("bias", ones(&[4]))];
+            vec![(json!({}), tensors)]
+        }
+        "gptq_dequant" => ["v1", "v2"].map(|f| (format(f), gptq().into())).into(),
+        "gptq_gemm" => ["v1", "v2"].map(|f| (gemm(f), with_x())).into(),
+        "rope" => {
+            let positions = Tensor::from_i32(&[2], &[5, 6]);
+            vec![(json!({ "theta": 2e6 }), vec![("x", ones(&[2, 1, 8])), ("positions", positions)])]
+        }
+        "softmax" => vec![(json!({}), vec![("x", ones(&[2, 8]))])],
+        "attention" => {
+            let kv = || ones(&[5000, 2, 128]);
+            let tensors = vec![("q", ones(&[3, 4, 128])), ("k", kv()), ("v", kv())];
+            vec![(json!({ "scale": 1.0 / 128f64.sqrt() }), tensors)]
+        }
+        "silu_mul" => vec![(json!({}), vec![("gate", ones(&[2, 8])), ("up", ones(&[2, 8]))])],
+        "add" => vec![(json!({}), vec![("a", ones(&[2, 8])), ("b", ones(&[2, 8]))])],
+        "argmax" => vec![(json!({}), vec![("x", ones(&[2, 8]))])],
+        _ => Vec::new(),
+    };
+    let owned = |t: Vec<(&str, Tensor)>| t.into_iter().map(|(k, v)| (k.to_string(), v)).collect();
+    examples.into_iter().map(|(params, tensors)| (params, owned(tensors))).collect()
 }

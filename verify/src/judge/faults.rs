@@ -21,8 +21,8 @@ pub(super) fn name<O: Op, const P: i32>(subject: &Subject<'_, O>) -> (Verdict, u
     let Subject { runs, baselines, conventions } = subject;
     let mut failing: Vec<usize> = (0..runs.len()).filter(|&i| !baselines[i].passes()).collect();
     // Runs whose inputs leave too much uncertain name nothing, unless there are no others.
-    if failing.iter().any(|&i| !baselines[i].default_metrics.is_vague()) {
-        failing.retain(|&i| !baselines[i].default_metrics.is_vague());
+    if failing.iter().any(|&i| !baselines[i].defaults.is_vague()) {
+        failing.retain(|&i| !baselines[i].defaults.is_vague());
     }
     failing.sort_by_key(|&i| (runs[i].size(), i));
     let bases = plausible_bases(baselines, conventions.len());
@@ -48,7 +48,7 @@ pub(super) fn name<O: Op, const P: i32>(subject: &Subject<'_, O>) -> (Verdict, u
         .filter_map(|k| subject.contradiction::<P>(&k).map(|label| (k, label)))
         .collect();
     let (cover, open) = cover(&failing, &by_run, &contradicted);
-    let rest = pattern::unexplained(runs, baselines, &open);
+    let rest = pattern::unexplained::<O, P>(subject, &open);
     if cover.is_empty() {
         return (rest, tried);
     }

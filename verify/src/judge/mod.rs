@@ -41,8 +41,19 @@ pub struct Observation {
 pub struct Options {
     /// Whose conventions are legitimate.
     pub scope: Scope,
-    /// Whether to list the catalogued faults that the cases cannot see.
-    pub unseen: bool,
+    /// Which unseen faults to list with a pass.
+    pub unseen: Unseen,
+}
+
+/// Which catalogued faults that the cases cannot see are listed with a pass.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unseen {
+    /// None are looked for.
+    Nothing,
+    /// Those that apply to the cases' shapes: for recordings, whose shapes are what they are.
+    Applicable,
+    /// All of the catalogue.
+    Catalogue,
 }
 
 /// The outcome for a subject.
@@ -69,6 +80,7 @@ pub enum Verdict {
     /// The inputs leave the result too uncertain.
     IllConditioned {
         /// Where.
+        #[serde(rename = "where")]
         where_: String,
     },
     /// Nothing was verified.
@@ -115,13 +127,14 @@ pub struct Judgement {
     pub runs: usize,
     /// Elements compared under the reported convention.
     pub elements: usize,
-    /// Worst error as a fraction of its budget under the reported convention; above 1 is a failure.
+    /// Worst error as a fraction of its budget, above 1 is a failure: under the reported convention,
+    /// or for a failure under each run's closest one.
     pub worst: f64,
     /// Share of elements equal to the oracle rounded once, bit by bit.
     pub equal_share: f64,
     /// Hypotheses evaluated.
     pub hypotheses: usize,
-    /// Runs whose inputs leave too much uncertain: they count for nothing.
+    /// Runs whose inputs leave too much uncertain: they are no evidence for the pass.
     pub ill_conditioned: Vec<String>,
 }
 
@@ -196,9 +209,9 @@ impl Visitor for Reference<'_> {
 
     fn visit<O: Op>(self) -> Result<Tensor> {
         if self.run.case.dtype == Dtype::F64 {
-            search::closest::<O, 53>(self.run, self.options)
+            search::corrected::<O, 53>(self.run, self.options)
         } else {
-            search::closest::<O, 24>(self.run, self.options)
+            search::corrected::<O, 24>(self.run, self.options)
         }
     }
 }

@@ -3,38 +3,41 @@
 use assay_reference::ops::Op;
 
 use super::Verdict;
-use super::accept::ratio;
-use super::search::{Baseline, Run};
+use super::accept::{Expected, ratio};
+use super::explain::Subject;
+use super::search::{Run, closest, label};
 
-/// Describes the error of the smallest of the runs `open`.
-pub(super) fn unexplained<O: Op>(
-    runs: &[Run<'_, O>],
-    baselines: &[Baseline],
+/// Describes the error of the smallest of the runs `open`, against its closest convention.
+pub(super) fn unexplained<O: Op, const P: i32>(
+    subject: &Subject<'_, O>,
     open: &[usize],
 ) -> Verdict {
+    let runs = subject.runs;
     let Some(&i) = open.iter().min_by_key(|&&i| (runs[i].observed.len(), i)) else {
         return Verdict::Unexplained { pattern: "no run failed".into() };
     };
-    let (run, b) = (&runs[i], &baselines[i]);
-    if b.default_metrics.is_vague() {
-        return Verdict::IllConditioned { where_: run.describe(&b.default, &b.default_metrics) };
+    let (index, e, m) = closest::<O, P>(&runs[i], subject.conventions);
+    let mut text = runs[i].describe(&e, &m);
+    if index > 0 {
+        text += &format!("; closest convention: {}", label(&subject.conventions[index]));
     }
-    let pattern = format!("{}; {}", run.describe(&b.default, &b.default_metrics), shape(run, b));
-    Verdict::Unexplained { pattern }
+    if m.is_vague() {
+        return Verdict::IllConditioned { where_: text };
+    }
+    Verdict::Unexplained { pattern: format!("{text}; {}", shape(&runs[i], &e)) }
 }
 
-fn shape<O: Op>(run: &Run<'_, O>, b: &Baseline) -> String {
+fn shape<O: Op>(run: &Run<'_, O>, e: &Expected) -> String {
     let o = &run.observed;
     if o.iter().all(|x| x.is_nan()) {
         return "every element is NaN".into();
     }
-    if o.iter().all(|x| *x == o[0]) {
+    if o.len() > 1 && o.iter().all(|x| *x == o[0]) {
         return format!("every element is {}", o[0]);
     }
     let cols = run.spec.cols();
-    let wrong: Vec<usize> = (0..o.len())
-        .filter(|&i| ratio(o[i], &b.default, i, run.base.policy.output) > 1.0)
-        .collect();
+    let wrong: Vec<usize> =
+        (0..o.len()).filter(|&i| ratio(o[i], e, i, run.base.policy.output) > 1.0).collect();
     let nan = wrong.iter().filter(|&&i| !o[i].is_finite()).count();
     let zero = wrong.iter().filter(|&&i| o[i] == 0.0).count();
     let mut parts = vec![
@@ -48,7 +51,7 @@ fn shape<O: Op>(run: &Run<'_, O>, b: &Baseline) -> String {
         parts.push(format!("{zero} of them zero"));
     }
     let (mut num, mut den) = (0.0, 0.0);
-    for (o, y) in o.iter().zip(&b.default.v).filter(|(o, y)| o.is_finite() && y.is_finite()) {
+    for (o, y) in o.iter().zip(&e.v).filter(|(o, y)| o.is_finite() && y.is_finite()) {
         num += o * y;
         den += y * y;
     }

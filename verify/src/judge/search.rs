@@ -6,7 +6,7 @@ use rayon::prelude::*;
 
 use super::accept::{Expected, Metrics, compare, expect, lambda, ratio};
 use super::explain::Subject;
-use super::{Judgement, Observation, Options, Verdict, bias, faults, unseen};
+use super::{Judgement, Observation, Options, Unseen, Verdict, bias, faults, unseen};
 use crate::finding::Finding;
 
 /// A complete choice of an op's knobs.
@@ -127,8 +127,7 @@ impl<'a, O: Op> Run<'a, O> {
     /// `label: 3 of 120 elements outside, worst at [1, 5]: expected 1.5, got 2.5 (40 x its budget)`.
     pub(super) fn describe(&self, e: &Expected, m: &Metrics) -> String {
         let (r, c) = (m.at / self.spec.cols(), m.at % self.spec.cols());
-        let times =
-            if m.worst.is_finite() { format!("{:.3}", m.worst) } else { "infinitely many".into() };
+        let times = if m.worst < 1e6 { format!("{:.3}", m.worst) } else { "over a million".into() };
         format!(
             "{}: {} of {} elements outside their interval, worst at row {r} column {c}: expected {}, got {} ({times} times its budget)",
             self.observation.label, m.outside, m.elements, e.v[m.at], self.observed[m.at],
@@ -140,22 +139,22 @@ impl<'a, O: Op> Run<'a, O> {
 pub(super) struct Baseline {
     /// Metrics by convention; `None` where the tile already refused it.
     pub(super) by_convention: Vec<Option<Metrics>>,
-    /// The defaults' expectation.
-    pub(super) default: Expected,
-    pub(super) default_metrics: Metrics,
+    /// Metrics of the defaults, accepted or not.
+    pub(super) defaults: Metrics,
+    /// Rows that refuse most wrong hypotheses.
     pub(super) tile: Tile,
 }
 
 impl Baseline {
     fn new<O: Op, const P: i32>(run: &Run<'_, O>, conventions: &[Convention<O>]) -> Baseline {
-        let (default, default_metrics) = run.compare::<P>(&run.base, &Tile::ALL);
-        let tile = run.tell_tale_rows(&default);
+        let (expected, defaults) = run.compare::<P>(&run.base, &Tile::ALL);
+        let tile = run.tell_tale_rows(&expected);
         let by_convention = conventions
             .iter()
             .enumerate()
             .map(|(i, c)| {
                 let whole = if i == 0 {
-                    default_metrics
+                    defaults
                 } else {
                     let setup = run.setup(&c.edits);
                     if !run.compare::<P>(&setup, &tile).1.accepted() {
@@ -166,7 +165,7 @@ impl Baseline {
                 whole.accepted().then_some(whole)
             })
             .collect();
-        Baseline { by_convention, default, default_metrics, tile }
+        Baseline { by_convention, defaults, tile }
     }
 
     fn accepts(&self, convention: usize) -> bool {
@@ -205,9 +204,10 @@ pub(super) fn run<O: Op, const P: i32>(
         }
         return Ok(judgement);
     }
-    judgement.worst = baselines.iter().map(|b| b.default_metrics.worst).fold(0.0, f64::max);
-    judgement.equal_share = baselines.iter().map(|b| b.default_metrics.equal).sum::<usize>() as f64
-        / judgement.elements as f64;
+    let near: Vec<Metrics> = runs.par_iter().map(|r| closest::<O, P>(r, &conventions).2).collect();
+    judgement.worst = near.iter().map(|m| m.worst).fold(0.0, f64::max);
+    judgement.equal_share =
+        near.iter().map(|m| m.equal).sum::<usize>() as f64 / judgement.elements as f64;
     judgement.verdict = if baselines.iter().all(Baseline::passes) {
         disagreement(&runs, &baselines, &conventions)
     } else {
@@ -247,8 +247,8 @@ fn explained<O: Op, const P: i32>(
         Verdict::Fail { findings: vec![finding] }
     } else {
         let mut unseen_faults = Vec::new();
-        if options.unseen {
-            let (unseen, tried) = unseen::unseen::<O, P>(runs, convention);
+        if options.unseen != Unseen::Nothing {
+            let (unseen, tried) = unseen::unseen::<O, P>(runs, convention, options.unseen);
             judgement.hypotheses += tried;
             unseen_faults = unseen;
         }
@@ -284,20 +284,31 @@ fn disagreement<O: Op>(
     Verdict::Fail { findings: vec![Finding::new("conventions_disagree", text)] }
 }
 
+/// The convention under which most elements of a run are inside their intervals.
+pub(super) fn closest<O: Op, const P: i32>(
+    run: &Run<'_, O>,
+    conventions: &[Convention<O>],
+) -> (usize, Expected, Metrics) {
+    let mut best: Option<(usize, Expected, Metrics)> = None;
+    for (i, c) in conventions.iter().enumerate() {
+        let (e, m) = run.compare::<P>(&run.setup(&c.edits), &Tile::ALL);
+        if best.as_ref().is_none_or(|(_, _, b)| m.outside < b.outside) {
+            best = Some((i, e, m));
+        }
+    }
+    best.expect("there is always the default convention")
+}
+
 /// See [`super::reference_output`].
-pub(super) fn closest<O: Op, const P: i32>(run: &Observation, options: Options) -> Result<Tensor> {
+pub(super) fn corrected<O: Op, const P: i32>(
+    run: &Observation,
+    options: Options,
+) -> Result<Tensor> {
     let run = Run::<O>::new(run)?;
-    let best = conventions::<O>(&run.base.params, options.scope)
-        .iter()
-        .map(|c| {
-            let setup = run.setup(&c.edits);
-            let (e, m) = run.compare::<P>(&setup, &Tile::ALL);
-            (m.outside, setup.policy.output, e)
-        })
-        .min_by_key(|(outside, _, _)| *outside);
-    let output = &run.observation.output;
-    let Some((_, rounding, e)) = best else { return Ok(output.clone()) };
-    Ok(output.map(|i, o| {
+    let conventions = conventions::<O>(&run.base.params, options.scope);
+    let (index, e, _) = closest::<O, P>(&run, &conventions);
+    let rounding = run.setup(&conventions[index].edits).policy.output;
+    Ok(run.observation.output.map(|i, o| {
         let outside = ratio(o, &e, i, rounding) > 1.0;
         if outside { rounding.round(e.v[i]) } else { o }
     }))

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use assay_reference::ops::{Fault, Op, Tile};
 use rayon::prelude::*;
 
+use super::Unseen;
 use super::accept::{Expected, expect, ratio};
 use super::explain::{Key, key};
 use super::search::{Convention, Run};
@@ -13,6 +14,7 @@ use super::search::{Convention, Run};
 pub(super) fn unseen<O: Op, const P: i32>(
     runs: &[Run<'_, O>],
     convention: &Convention<O>,
+    scope: Unseen,
 ) -> (Vec<String>, usize) {
     let mut seen: BTreeMap<Key, bool> = BTreeMap::new();
     let mut tried = 0;
@@ -52,10 +54,12 @@ pub(super) fn unseen<O: Op, const P: i32>(
             *seen.entry(k).or_insert(false) |= shown;
         }
     }
-    // What no case even has the shape for.
-    if let Some((params, tensors)) = crate::families::example::<O>() {
-        for fault in O::faults(&params, &tensors) {
-            seen.entry(key(&fault)).or_insert(false);
+    if scope == Unseen::Catalogue {
+        // What no case even has the shape for.
+        for (params, tensors) in crate::families::examples::<O>() {
+            for fault in O::faults(&params, &tensors) {
+                seen.entry(key(&fault)).or_insert(false);
+            }
         }
     }
     let name = |slug: &str, key: &str| match key {

@@ -1,7 +1,7 @@
 //! Text for people.
 
 use super::Table;
-use crate::diff::DiffReport;
+use crate::diff::{DiffReport, NodeReport};
 use crate::finding::Finding;
 use crate::judge::{Judgement, Verdict};
 use crate::mutants::{EditReport, Kind};
@@ -31,6 +31,10 @@ pub fn check(reports: &[KernelReport]) -> String {
         {
             let list = unseen_faults.join(", ");
             out += &format!("\n{}: faults that these cases cannot see: {list}\n", r.kernel);
+        }
+        if !r.judgement.ill_conditioned.is_empty() {
+            let list = r.judgement.ill_conditioned.join(", ");
+            out += &format!("\n{}: too uncertain to be evidence: {list}\n", r.kernel);
         }
     }
     out
@@ -121,13 +125,28 @@ fn summary(report: &DiffReport) -> String {
         text +=
             &format!("; worst error of those {:.3} of its budget ({})", n.judgement.worst, n.probe);
     }
-    let first = report.nodes.iter().position(|n| !n.judgement.verdict.findings().is_empty());
-    if let Some(first) = first {
-        let later =
-            report.nodes[first + 1..].iter().filter(|n| n.judgement.verdict.is_pass()).count();
+    let introduced = |n: &&NodeReport| match &n.judgement.verdict {
+        Verdict::Unexplained { .. } => true,
+        Verdict::Fail { findings } => findings.iter().all(|f| f.name != "inconsistent_recording"),
+        _ => false,
+    };
+    if let Some(n) = report.nodes.iter().find(introduced) {
         text += &format!(
-            "\nfirst introduced error: {}; the {later} later ops that pass only inherit it",
-            report.nodes[first].probe
+            "\nfirst op that introduces an error: {}; ops that pass downstream of it only inherit it",
+            n.probe
+        );
+    }
+    let unseen: usize = report
+        .nodes
+        .iter()
+        .filter_map(|n| match &n.judgement.verdict {
+            Verdict::Pass { unseen_faults, .. } => Some(unseen_faults.len()),
+            _ => None,
+        })
+        .sum();
+    if unseen > 0 {
+        text += &format!(
+            "\n{unseen} catalogued faults of these ops would not show in this recording (--json lists them)"
         );
     }
     text + "\n"

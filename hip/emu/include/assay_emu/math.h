@@ -85,10 +85,18 @@ inline float pinned_exp2f(float argument) {
 }
 
 inline float pinned_rsqrtf(float x) {
-    return perturb(static_cast<float>(1.0 / __builtin_sqrt(static_cast<double>(x))), x);
+    const double wide = x;
+    const float y = static_cast<float>(1.0 / __builtin_sqrt(wide));
+    // An inexact y is off by up to 2^-25 of itself, which double shows.
+    const bool exact = static_cast<double>(y) * y * wide == 1.0;
+    return exact ? y : perturb(y, x);
 }
 
-inline float pinned_reciprocal(float x) { return perturb(1.0f / x, x); }
+inline float pinned_reciprocal(float x) {
+    const float y = 1.0f / x;
+    const bool exact = static_cast<double>(y) * x == 1.0;
+    return exact ? y : perturb(y, x);
+}
 
 } // namespace assay_emu
 

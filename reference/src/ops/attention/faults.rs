@@ -71,6 +71,12 @@ fn masks(t: usize, s: usize) -> Vec<Fault<Attention>> {
             );
         }
     }
+    faults.push(Fault::new(
+        "A14F",
+        "masked_nan",
+        "masked keys enter with weight 0, so a NaN in a masked value reaches the output",
+        |s: &mut S| s.params.sentinel = Some(f64::NEG_INFINITY),
+    ));
     for sentinel in [-1e4, -5e4, -65504.0] {
         faults.push(
             Fault::new(

@@ -23,7 +23,7 @@ use super::{
     need,
 };
 use crate::arith::Real;
-use crate::dtype::Dtype;
+use crate::dtype::pow2;
 use crate::error::{Error, Result};
 use crate::policy::Policy;
 
@@ -361,7 +361,7 @@ impl<R: Real> Scores<R> {
         range.map(|i| self.exp_difference(i, top)).collect()
     }
 
-    /// Relative error of all rescalings that an online softmax in f32 can do over any blocks: an
+    /// Relative error of all rescalings that an online softmax can do over any blocks: an
     /// exponential and a product each time the running maximum grows.
     fn rescale_error(&self) -> f64 {
         let mut top = f64::NEG_INFINITY;
@@ -374,7 +374,7 @@ impl<R: Real> Scores<R> {
                 top = s.value();
             }
         }
-        units * Dtype::F32.unit_roundoff()
+        units * pow2(-R::BITS)
     }
 }
 
