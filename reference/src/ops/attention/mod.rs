@@ -14,16 +14,19 @@
 //! Source: <https://arxiv.org/abs/1706.03762>, <https://arxiv.org/abs/2205.14135>
 
 mod faults;
+mod query;
+
+use std::sync::OnceLock;
 
 use serde::{Deserialize, Serialize};
 
-use super::softmax::maximum;
+use self::query::{KvHeadData, query};
+
 use super::{
     ArgSpec, Fault, Inputs, Knob, Op, Out, OutSpec, Residual, Setup, Tensors, Tile, gain_faults,
     need,
 };
 use crate::arith::Real;
-use crate::dtype::pow2;
 use crate::error::{Error, Result};
 use crate::policy::Policy;
 
@@ -150,31 +153,6 @@ impl Params {
 #[derive(Debug)]
 pub struct Attention;
 
-/// k as rows, v transposed, of one kv head.
-struct KvHeadData<R> {
-    k: Vec<Vec<R>>,
-    v_t: Vec<Vec<R>>,
-}
-
-impl<R: Real> KvHeadData<R> {
-    fn gather(inputs: &Inputs<'_, R>, head: usize) -> Self {
-        let (k, v) = (inputs.req("k"), inputs.req("v"));
-        let &[s, heads, d] = k.shape() else { unreachable!("checked") };
-        let row = |arg: &super::Arg<'_, R>, j: usize| {
-            let mut out = vec![R::lift(0.0); d];
-            arg.read((j * heads + head) * d, &mut out);
-            out
-        };
-        let mut v_t = vec![Vec::with_capacity(s); d];
-        for j in 0..s {
-            for (column, x) in v_t.iter_mut().zip(row(v, j)) {
-                column.push(x);
-            }
-        }
-        KvHeadData { k: (0..s).map(|j| row(k, j)).collect(), v_t }
-    }
-}
-
 impl Op for Attention {
     const NAME: &'static str = "attention";
     const SUMMARY: &'static str = "causal grouped-query attention";
@@ -221,7 +199,8 @@ impl Op for Attention {
         let (&[t_len, hq, _], &[s_len, hkv, _]) = (q.shape(), inputs.req("k").shape()) else {
             unreachable!("checked")
         };
-        let heads: Vec<_> = (0..hkv).map(|h| KvHeadData::gather(inputs, h)).collect();
+        // A tile may need few of the kv heads.
+        let heads: Vec<OnceLock<KvHeadData<R>>> = (0..hkv).map(|_| OnceLock::new()).collect();
         Out::by_rows(tile, t_len * hq, |r| {
             let (t, h) = (r / hq, r % hq);
             let kv = match params.kv_head {
@@ -229,7 +208,8 @@ impl Op for Attention {
                 KvHead::Modulo => h % hkv,
             };
             let seen = |j: usize| params.sees(t, j, t_len, s_len);
-            let mut row = query(&q.row(r), &heads[kv], seen, params, policy);
+            let data = heads[kv].get_or_init(|| KvHeadData::gather(inputs, kv));
+            let mut row = query(&q.row(r), data, seen, params, policy);
             policy.apply("output", &mut row);
             row
         })
@@ -263,198 +243,5 @@ impl Op for Attention {
 
     fn propose(_params: &Params, residual: &Residual<'_>) -> Vec<Fault<Self>> {
         gain_faults("A15F", residual)
-    }
-}
-
-/// One query head over its visible keys: D outputs.
-fn query<R: Real>(
-    q: &[R],
-    kv: &KvHeadData<R>,
-    seen: impl Fn(usize) -> bool,
-    params: &Params,
-    policy: &Policy,
-) -> Vec<R> {
-    let s_len = kv.k.len();
-    let keys: Vec<usize> = (0..s_len).filter(|&j| params.sentinel.is_some() || seen(j)).collect();
-    let raw = keys.iter().map(|&j| R::dot(q, &kv.k[j], 0, &policy.acc)).collect();
-    let mut scores = Scores::new(raw, params.scale, policy);
-    if let Some(sentinel) = params.sentinel {
-        scores.replace(keys.iter().map(|&j| !seen(j)), sentinel);
-    }
-    let Some(top) = scores.maximum(0..keys.len()) else {
-        return vec![R::lift(f64::NAN); q.len()];
-    };
-    let mut terms = scores.exponentials(0..keys.len(), top);
-    let mut weights = rounded_probs(&terms, &scores, &keys, params, policy, top);
-    if let Some(rescale) = &params.rescale {
-        let target = if rescale.numerator { &mut weights } else { &mut terms };
-        skip_rescaling(target, &scores, &keys, rescale, top);
-    }
-    let first = keys[0];
-    let sum = R::sum(&terms, first, &policy.acc);
-    if params.normalise_first {
-        weights.iter_mut().for_each(|w| *w = w.div(sum));
-        policy.apply("probs", &mut weights);
-    }
-    let contiguous = keys[keys.len() - 1] - first + 1 == keys.len();
-    let online = R::approx(1.0, scores.rescale_error());
-    let mut gathered = Vec::new();
-    kv.v_t
-        .iter()
-        .map(|column| {
-            let v = if contiguous {
-                &column[first..first + keys.len()]
-            } else {
-                gathered.clear();
-                gathered.extend(keys.iter().map(|&j| column[j]));
-                &gathered[..]
-            };
-            let o = R::dot(&weights, v, first, &policy.acc);
-            if params.normalise_first { o } else { o.div(sum).mul(online) }
-        })
-        .collect()
-}
-
-/// Scores of one query head, raw and scaled.
-struct Scores<R> {
-    raw: Vec<R>,
-    scaled: Vec<R>,
-}
-
-impl<R: Real> Scores<R> {
-    fn new(mut raw: Vec<R>, scale: f64, policy: &Policy) -> Self {
-        policy.apply("qk", &mut raw);
-        let scale = R::constant(scale);
-        let mut scaled: Vec<R> = raw.iter().map(|s| s.mul(scale)).collect();
-        policy.apply("scores", &mut scaled);
-        Scores { raw, scaled }
-    }
-
-    /// Replaces the masked scores.
-    fn replace(&mut self, masked: impl Iterator<Item = bool>, by: f64) {
-        for (i, _) in masked.enumerate().filter(|(_, masked)| *masked) {
-            self.raw[i] = R::lift(f64::NAN); // equal to no other raw score
-            self.scaled[i] = R::lift(by);
-        }
-    }
-
-    /// The index of the largest score; `None` when there is none, or it is NaN or infinite.
-    fn maximum(&self, range: std::ops::Range<usize>) -> Option<usize> {
-        let m = maximum(&self.scaled[range.clone()]).value();
-        let top = range.into_iter().find(|&i| self.scaled[i].value() == m)?;
-        m.is_finite().then_some(top)
-    }
-
-    /// e^(score i - score j). Raw scores that every implementation computes to the same value have
-    /// the same scaled score, whatever the rounding of the scale: their quotient is exactly 1.
-    fn exp_difference(&self, i: usize, j: usize) -> R {
-        let same = |a: R, b: R| a.is_exact() && b.is_exact() && a.value() == b.value();
-        if i == j || same(self.raw[i], self.raw[j]) {
-            return R::lift(1.0);
-        }
-        self.scaled[i].sub(self.scaled[j]).exp()
-    }
-
-    /// e^(score - score `top`) over a range. A common shift of all scores cancels in the softmax, so
-    /// the error of the maximum is charged to the other terms.
-    fn exponentials(&self, range: std::ops::Range<usize>, top: usize) -> Vec<R> {
-        range.map(|i| self.exp_difference(i, top)).collect()
-    }
-
-    /// Relative error of all rescalings that an online softmax can do over any blocks: an
-    /// exponential and a product each time the running maximum grows.
-    fn rescale_error(&self) -> f64 {
-        let mut top = f64::NEG_INFINITY;
-        let mut units = 0.0;
-        for s in &self.scaled {
-            if s.value() > top {
-                if top.is_finite() {
-                    units += 5.0 + s.value() - top;
-                }
-                top = s.value();
-            }
-        }
-        units * pow2(-R::BITS)
-    }
-}
-
-/// P as it is multiplied with v, unless it is divided first.
-fn rounded_probs<R: Real>(
-    p: &[R],
-    scores: &Scores<R>,
-    keys: &[usize],
-    params: &Params,
-    policy: &Policy,
-    top: usize,
-) -> Vec<R> {
-    let mut weights = p.to_vec();
-    if params.normalise_first || policy.is_identity_at("probs") {
-        return weights;
-    }
-    let Some(block) = params.probs_block else {
-        policy.apply("probs", &mut weights);
-        return weights;
-    };
-    for (range, running) in blocks(scores, keys, block) {
-        let mut part = scores.exponentials(range.clone(), running);
-        policy.apply("probs", &mut part);
-        let back = scores.exp_difference(running, top);
-        for (w, p) in weights[range].iter_mut().zip(part) {
-            *w = p.mul(back);
-        }
-    }
-    weights
-}
-
-/// The ranges of `keys` by blocks of the absolute position, each with the index of its running
-/// maximum.
-fn blocks<R: Real>(
-    scores: &Scores<R>,
-    keys: &[usize],
-    block: usize,
-) -> Vec<(std::ops::Range<usize>, usize)> {
-    let mut out: Vec<(std::ops::Range<usize>, usize)> = Vec::new();
-    let mut running: Option<usize> = None;
-    let mut start = 0;
-    while start < keys.len() {
-        let b = keys[start] / block;
-        let end = start + keys[start..].iter().take_while(|&&j| j / block == b).count();
-        let local = scores.maximum(start..end);
-        let value = |i: usize| scores.scaled[i].value();
-        running = match (running, local) {
-            (Some(r), Some(l)) if value(l) > value(r) => Some(l),
-            (None, l) => l,
-            (r, _) => r,
-        };
-        out.push((start..end, running.unwrap_or(start)));
-        start = end;
-    }
-    out
-}
-
-/// Sets what a missing rescaling leaves too large. Exponents are added before e^x is taken, since the
-/// missing factor may be beyond any format.
-fn skip_rescaling<R: Real>(
-    row: &mut [R],
-    scores: &Scores<R>,
-    keys: &[usize],
-    fault: &Rescale,
-    top: usize,
-) {
-    let parts = blocks(scores, keys, fault.block);
-    match fault.at {
-        None => {
-            for (range, running) in parts {
-                row[range.clone()].copy_from_slice(&scores.exponentials(range, running));
-            }
-        }
-        Some(at) if at > 0 && at < parts.len() => {
-            let s = &scores.scaled;
-            let missing = s[parts[at].1].sub(s[parts[at - 1].1]);
-            for (i, x) in row[..parts[at].0.start].iter_mut().enumerate() {
-                *x = s[i].sub(s[top]).add(missing).exp();
-            }
-        }
-        Some(_) => {}
     }
 }
