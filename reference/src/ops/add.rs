@@ -12,7 +12,6 @@ use super::{
     need, store_faults,
 };
 use crate::arith::Real;
-use crate::dtype::Mode;
 use crate::error::{Error, Result};
 use crate::policy::Policy;
 
@@ -86,13 +85,7 @@ impl Op for Add {
     }
 
     fn faults(_params: &Params, _tensors: &Tensors) -> Vec<Fault<Self>> {
-        let mut faults = store_faults("A180");
-        faults.push(Fault::new(
-            "A181",
-            "ties_away",
-            "ties round away from zero instead of to even",
-            |s: &mut Setup<Self>| s.policy.output.mode = Mode::NearestAway,
-        ));
+        let mut faults = store_faults(["A180", "A181"]);
         for (operands, slug, code, detail) in [
             (Operands::First, "block_dropped", "A182", "the block's output is not added"),
             (Operands::Second, "residual_dropped", "A183", "the residual is not added"),

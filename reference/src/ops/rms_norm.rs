@@ -201,7 +201,7 @@ impl Op for RmsNorm {
                 s.params.centred = true;
             },
         ));
-        faults.extend(store_faults("A127"));
+        faults.extend(store_faults(["A127", "A129"]));
         faults
     }
 

@@ -272,7 +272,7 @@ impl Op for Rope {
             "inverse frequency and position are rounded to bf16 before their product",
             |s: &mut Setup<Self>| s.params.angle = Angle::Bf16,
         ));
-        faults.extend(store_faults("A137"));
+        faults.extend(store_faults(["A137", "A139"]));
         faults
     }
 

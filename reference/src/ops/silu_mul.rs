@@ -125,7 +125,7 @@ impl Op for SiluMul {
                 },
             ),
         ];
-        faults.extend(store_faults("A173"));
+        faults.extend(store_faults(["A173", "A175"]));
         faults
     }
 

@@ -102,7 +102,7 @@ impl Op for Softmax {
     }
 
     fn faults(_params: &Params, _tensors: &Tensors) -> Vec<Fault<Self>> {
-        let mut faults = store_faults("A160");
+        let mut faults = store_faults(["A160", "A164"]);
         faults.push(Fault::new(
             "A161",
             "unnormalised",

@@ -198,6 +198,7 @@ impl Residual<'_> {
         let bits = if self.output.dtype == crate::Dtype::F64 { 53 } else { 24 };
         let rounding = 2.0 * pow2(-bits);
         let (mut low, mut high) = (f64::NEG_INFINITY, f64::INFINITY);
+        let mut constraints = 0;
         for i in elements {
             let (b, o) = (addend(i), self.observed[i]);
             let y = self.expected[i] - b;
@@ -208,15 +209,20 @@ impl Residual<'_> {
             let (o_low, o_high) = preimage(o, self.output);
             let slack = self.radius[i] * ((o - b) / y).abs().max(1.0) + y.abs() * rounding;
             let (a, c) = ((o_low - slack - b) / y, (o_high + slack - b) / y);
+            constraints += 1;
             low = low.max(a.min(c));
             high = high.min(a.max(c));
             if low > high {
                 return None;
             }
         }
-        (low.is_finite() && high.is_finite()).then_some((low, high))
+        let enough = constraints >= ENOUGH && low.is_finite() && high.is_finite();
+        enough.then_some((low, high))
     }
 }
+
+/// Fewest elements that fix a gain: any one element has some factor.
+const ENOUGH: usize = 16;
 
 /// The closed interval of values that a rounding may send to `o`.
 fn preimage(o: f64, rounding: Rounding) -> (f64, f64) {
@@ -243,14 +249,20 @@ pub(crate) fn simplest(low: f64, high: f64) -> f64 {
     middle
 }
 
-/// Faults of the store itself, which every op with a rounded output can have.
-pub fn store_faults<O: Op>(code: &'static str) -> Vec<Fault<O>> {
-    vec![Fault::new(
-        code,
-        "truncating_store",
-        "the output is rounded toward zero instead of to nearest even",
-        |s: &mut Setup<O>| s.policy.output.mode = Mode::TowardZero,
-    )]
+/// Faults of the store itself, which every op with a rounded output can have: truncation and ties away
+/// from zero, with a code each.
+pub fn store_faults<O: Op>(codes: [&'static str; 2]) -> Vec<Fault<O>> {
+    let rounded = |mode: Mode, how: &str| {
+        let detail = format!("the output is rounded {how} instead of to nearest even");
+        let edit = move |s: &mut Setup<O>| s.policy.output.mode = mode;
+        (detail, edit)
+    };
+    let (truncated, truncate) = rounded(Mode::TowardZero, "toward zero");
+    let (away, round_away) = rounded(Mode::NearestAway, "to nearest with ties away from zero");
+    vec![
+        Fault::new(codes[0], "truncating_store", truncated, truncate),
+        Fault::new(codes[1], "ties_away_store", away, round_away),
+    ]
 }
 
 /// A constant factor on the output, solved from the residual.
@@ -264,7 +276,8 @@ pub fn gain_at<O: Op>(
     point: &'static str,
     interval: Option<(f64, f64)>,
 ) -> Vec<Fault<O>> {
-    let Some((low, high)) = interval.filter(|(l, h)| !(*l..=*h).contains(&1.0)) else {
+    let says_something = |(l, h): &(f64, f64)| ![0.0, 1.0].iter().any(|g| (*l..=*h).contains(g));
+    let Some((low, high)) = interval.filter(says_something) else {
         return Vec::new();
     };
     let by = simplest(low, high);

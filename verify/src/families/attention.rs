@@ -23,6 +23,18 @@ pub(super) fn cases(seed: u64) -> Vec<Generated> {
     ] {
         out.push(random(d, seed, ("unit", false), 1.0, 1.0));
     }
+    // Many heads, every ratio; more than four query tiles.
+    for d in [
+        (2, 20, 64, 8),
+        (3, 40, 40, 8),
+        (5, 37, 6, 6),
+        (2, 33, 16, 1),
+        (33, 33, 2, 1),
+        (80, 80, 2, 1),
+        (2, 1100, 2, 1),
+    ] {
+        out.push(random(d, seed, ("unit", false), 1.0, 1.0));
+    }
     // Flat scores: the newest, the first and the next key all carry visible weight.
     for d in [(7, 7, 4, 2), (4, 40, 5, 1), (20, 70, 4, 2)] {
         out.push(random(d, seed, ("unit", false), 0.2, 1.0));
@@ -30,7 +42,8 @@ pub(super) fn cases(seed: u64) -> Vec<Generated> {
     // Steep scores: maxima that grow from tile to tile.
     out.push(rising((6, 200, 4, 2), seed));
     out.push(rising((1, 1030, 2, 1), seed));
-    out.push(random((1, 4097, 2, 1), seed, ("unit", false), 0.3, 1.0));
+    out.push(random((1, 4100, 2, 1), seed, ("unit", false), 0.3, 1.0));
+    out.push(random((1, 8200, 1, 1), seed, ("unit", false), 0.3, 1.0));
     for d in [(16, 16, 4, 2), (9, 73, 4, 2), (1, 64, 4, 1)] {
         out.push(selecting(d, seed));
         out.push(averaging(d, seed));
@@ -39,8 +52,10 @@ pub(super) fn cases(seed: u64) -> Vec<Generated> {
     out.push(random((8, 24, 4, 2), seed, ("outlier", false), 4.0, 26.0));
     out.push(deep_negative((16, 32, 4, 2), seed));
     for d in [(5, 5, 4, 2), (3, 40, 2, 1)] {
-        out.push(masked_nan(d, seed));
+        out.push(masked_nan(d, seed, true));
+        out.push(masked_nan(d, seed, false));
     }
+    out.push(seen_nan((6, 40, 4, 2), seed));
     out
 }
 
@@ -110,7 +125,7 @@ fn selecting(d: Dims, seed: u64) -> Generated {
             q[(i * hq + h) * D..(i * hq + h + 1) * D].copy_from_slice(&code[from..from + D]);
         }
     }
-    let values = (0..s * hkv * D).map(|_| v.int(-100, 100) as f64).collect();
+    let values = (0..s * hkv * D).map(|_| 512.0 * v.int(-100, 100) as f64).collect();
     build(("exact", true), d, " selecting", seed, [q, code, values])
 }
 
@@ -132,8 +147,8 @@ fn key_bias(d: Dims, seed: u64) -> Generated {
     let mut q = v.normals(t * hq * D, 1.0);
     let mut k = v.normals(s * hkv * D, 1.0);
     for row in q.chunks_exact_mut(D) {
-        row[60] += 20.0;
-        row[124] += 20.0;
+        row[60] += 364.0;
+        row[124] += 364.0;
     }
     for row in k.chunks_exact_mut(D) {
         row[60] += 100.0;
@@ -143,7 +158,7 @@ fn key_bias(d: Dims, seed: u64) -> Generated {
     build(("outlier", false), d, " key bias", seed, [q, k, values])
 }
 
-/// All visible scores near -4.6e4: a finite mask value would outweigh them.
+/// All visible scores near -9.2e4: a finite mask value would outweigh them.
 fn deep_negative(d: Dims, seed: u64) -> Generated {
     let (t, s, hq, hkv) = d;
     let mut v = Values::new(seed, &format!("attention deep {}", label(d)));
@@ -152,15 +167,34 @@ fn deep_negative(d: Dims, seed: u64) -> Generated {
     build(("special", true), d, " deep scores", seed, [q, k, values])
 }
 
-/// NaN in the last key and value, which all queries but the last must not see.
-fn masked_nan(d: Dims, seed: u64) -> Generated {
+/// NaN in the last key, and in some columns of the last value, which all queries but the last must not
+/// see.
+fn masked_nan(d: Dims, seed: u64, in_key: bool) -> Generated {
     let (t, s, hq, hkv) = d;
-    let mut v = Values::new(seed, &format!("attention masked NaN {}", label(d)));
+    let note = if in_key { " masked NaN key" } else { " masked NaN value" };
+    let mut v = Values::new(seed, &format!("attention{note} {}", label(d)));
     let q = v.normals(t * hq * D, 1.0);
-    let mut kv = [v.normals(s * hkv * D, 1.0), v.normals(s * hkv * D, 1.0)];
-    for x in &mut kv {
-        x[(s - 1) * hkv * D..].fill(f64::NAN);
+    let mut k = v.normals(s * hkv * D, 1.0);
+    let mut values = v.normals(s * hkv * D, 1.0);
+    let last = (s - 1) * hkv * D..s * hkv * D;
+    if in_key {
+        k[last].fill(f64::NAN);
+    } else {
+        values[last].iter_mut().step_by(3).for_each(|x| *x = f64::NAN);
     }
-    let [k, values] = kv;
-    build(("special", true), d, " masked NaN", seed, [q, k, values])
+    build(("special", true), d, note, seed, [q, k, values])
+}
+
+/// NaN that queries do see: in one query, in one early key, in one early value; one kind a kv head.
+fn seen_nan(d: Dims, seed: u64) -> Generated {
+    let (t, s, hq, hkv) = d;
+    let mut v = Values::new(seed, &format!("attention seen NaN {}", label(d)));
+    let mut q = v.normals(t * hq * D, 1.0);
+    let mut k = v.normals(s * hkv * D, 1.0);
+    let mut values = v.normals(s * hkv * D, 1.0);
+    q[(2 * hq) * D + 5] = f64::NAN;
+    // Key 38 of kv head 0 is seen by the last queries only, value 3 of kv head 1 by all.
+    k[(38 * hkv) * D + 7] = f64::NAN;
+    values[(3 * hkv + 1) * D + 9] = f64::NAN;
+    build(("special", true), d, " seen NaN", seed, [q, k, values])
 }

@@ -27,11 +27,18 @@ pub(super) fn cases(seed: u64) -> Vec<Generated> {
             (256, 40, 32, false, true),
             (512, 16, -1, false, false),
             (512, 24, 128, true, true),
+            (128, 40, 64, false, false),
+            (1040, 264, 8, false, true),
+            (136, 264, 128, false, false),
             (8, 8, -1, false, false),
         ] {
             for dtype in [Dtype::Bf16, Dtype::F16] {
                 out.push(random(Spec { format, k, n, group_size, sym, act, dtype }, seed));
             }
+        }
+        for dtype in [Dtype::Bf16, Dtype::F16] {
+            let spec = Spec { format, k: 64, n: 24, group_size: 8, sym: false, act: false, dtype };
+            out.push(special(spec, seed));
         }
         out.push(exact(
             Spec {
@@ -103,6 +110,20 @@ fn build(
 /// Distinct scales with all significand bits, as quantisers write them.
 fn random(s: Spec, seed: u64) -> Generated {
     build(("unit", false), &s, seed, |v| 0.004 + 0.02 * v.uniform())
+}
+
+/// Scales that are negative, subnormal in f16, huge, infinite or NaN.
+fn special(s: Spec, seed: u64) -> Generated {
+    build(("special", true), &s, seed, |v| match v.below(8) {
+        0 => -0.01 * (1.0 + v.uniform()),
+        1 => 3e-6 * (1.0 + v.uniform()),
+        2 => 6e-8,
+        3 => 6e4,
+        4 => 40.0 * (1.0 + v.uniform()),
+        5 => f64::INFINITY,
+        6 => f64::NAN,
+        _ => 0.0,
+    })
 }
 
 /// Power-of-two scales: every product is exact.

@@ -1,5 +1,6 @@
 //! Cases of `matmul` on both sides of every tile edge.
 
+use assay_reference::dtype::pow2;
 use assay_reference::ops::Tensors;
 use assay_reference::{Dtype, Tensor};
 use serde_json::json;
@@ -27,7 +28,18 @@ pub(super) fn cases(seed: u64) -> Vec<Generated> {
     }
     // Beyond the usual reduction limits, with few outputs.
     out.push(unit((5, 24, 4128, true), seed, 1.0));
-    out.push(unit((2, 8, 18944, false), seed, 1.0));
+    out.push(unit((2, 8, 29568, false), seed, 1.0));
+    out.push(unit((14, 8, 5128, true), seed, 1.0));
+    // Several tiles each way, and indices beyond 16 bits into each matrix.
+    out.push(unit((130, 200, 24, true), seed, 1.0));
+    out.push(unit((258, 257, 9, true), seed, 1.0));
+    out.push(unit((3, 600, 40, true), seed, 1.0));
+    out.push(unit((32, 64, 130, false), seed, 1.0));
+    out.push(unit((34, 8, 2056, false), seed, 1.0));
+    // The rows at which real libraries change path.
+    for m in [2, 8, 9, 16, 24, 25, 33, 49, 51, 63, 64] {
+        out.push(unit((m, 16, 40, true), seed, 1.0));
+    }
     out.push(unit((9, 65, 96, true), seed, 0.02));
     for d in [(66, 67, 101, true), (8, 63, 64, false), (3, 17, 5120, true), (64, 64, 32, true)] {
         out.push(exact(d, seed));
@@ -35,7 +47,11 @@ pub(super) fn cases(seed: u64) -> Vec<Generated> {
     for d in [(24, 49, 192, true), (2, 40, 1000, true)] {
         out.push(outlier(d, seed));
     }
+    for d in [(12, 33, 72, true), (65, 20, 130, true)] {
+        out.push(ties(d, seed));
+    }
     out.push(special((9, 20, 70, true), seed));
+    out.push(special_weights((4, 24, 72, true), seed));
     out.extend(drawn(seed));
     out
 }
@@ -96,6 +112,70 @@ fn exact(d: Dims, seed: u64) -> Generated {
     let w: Vec<f64> = (0..n * k).map(|_| [-3.0, -2.0, -1.0, 1.0, 2.0, 3.0][v.below(6)]).collect();
     let bias = (0..n).map(|c| (c % 13) as f64 - 40.0).collect();
     build(EXACT, d, seed, x, w, bias)
+}
+
+/// Odd integers between 256 and 512: bf16 holds only the even ones, so every result is a tie, half of
+/// them toward an odd significand.
+fn ties(d: Dims, seed: u64) -> Generated {
+    let (m, n, k, _) = d;
+    let mut v = Values::new(seed, &format!("matmul ties {}", label(d)));
+    let mut x = vec![0.0; m * k];
+    let mut w: Vec<f64> = (0..n * k).map(|_| v.int(-3, 3) as f64).collect();
+    for r in 0..m {
+        // Two terms of even products keep the sum odd.
+        x[r * k + v.below(k - 2)] = 2.0;
+        x[r * k + (r * 7 + 3) % (k - 2)] = -2.0;
+        x[r * k + k - 2] = 1.0;
+        x[r * k + k - 1] = 1.0;
+    }
+    for c in 0..n {
+        // 301 and -407 are no bf16 numbers: they are made of two terms.
+        let (even, one) = if c % 2 == 0 { (300.0, 1.0) } else { (-406.0, -1.0) };
+        w[c * k + k - 2] = even;
+        w[c * k + k - 1] = one;
+    }
+    let mut g = build(EXACT, d, seed, x, w, vec![0.0; n]);
+    g.label += " ties";
+    g
+}
+
+/// NaN, infinities, subnormals in weights and bias: one kind a column; sums that overflow.
+fn special_weights(d: Dims, seed: u64) -> Generated {
+    let (m, n, k, _) = d;
+    let mut v = Values::new(seed, &format!("matmul special weights {}", label(d)));
+    let mut x: Vec<f64> = v.normals(m * k, 1.0);
+    x.iter_mut().filter(|x| **x == 0.0).for_each(|x| *x = 1.0);
+    x[2 * k + 4] = 0.0; // zero against an infinity: NaN
+    let mut w = v.normals(n * k, 0.1);
+    let mut bias = v.normals(n, 1.0);
+    w[7] = f64::NAN;
+    w[k + 4] = f64::INFINITY;
+    w[2 * k + k - 1] = f64::NEG_INFINITY;
+    for i in 0..k {
+        w[3 * k + i] = 1e-39 * (1.0 + i as f64); // subnormal
+        // Row 0 overflows to +inf and -inf; the other rows stay far below in any order.
+        w[4 * k + i] = if x[i] > 0.0 { 8e36 } else { -8e36 };
+        w[5 * k + i] = if x[i] > 0.0 { -8e36 } else { 8e36 };
+        w[6 * k + i] = 7e4 * (1.0 + 0.01 * i as f64); // beyond f16
+        w[7 * k + i] = 1e-7 * (1.0 + 0.01 * i as f64); // below f16
+    }
+    bias[8] = f64::NAN;
+    bias[9] = f64::INFINITY;
+    bias[10] = f64::NEG_INFINITY;
+    bias[11] = 1e-39;
+    for i in 0..k {
+        w[11 * k + i] = 0.0;
+        w[12 * k + i] = 0.0;
+    }
+    // A sum that f32 holds and that bf16 rounds to infinity.
+    w[12 * k] = pow2(127) * (2.0 - pow2(-7));
+    w[12 * k + 1] = 1.5 * pow2(119);
+    bias[12] = 0.0;
+    x[3 * k] = 1.0;
+    x[3 * k + 1] = 1.0;
+    let mut g = build(SPECIAL, d, seed, x, w, bias);
+    g.label += " weights";
+    g
 }
 
 /// One channel at 26 times the rms and biases up to 147, as in released checkpoints.

@@ -26,7 +26,7 @@ pub(super) struct Explanation {
     pub(super) tightness: f64,
     /// Place in the catalogue.
     pub(super) order: usize,
-    /// Accepted, but so wide that it is no evidence by itself.
+    /// Accepted, but no evidence by itself: the bound is wide, or nothing of the output is finite.
     pub(super) vague: bool,
 }
 
@@ -46,6 +46,8 @@ impl<O: Op> Subject<'_, O> {
         only: Option<&[Key]>,
     ) -> (Vec<Explanation>, usize) {
         let (run, baseline) = (&self.runs[i], &self.baselines[i]);
+        // Any fault that makes a NaN reproduces an output of NaN.
+        let nothing_finite = !run.observed.iter().any(|x| x.is_finite());
         let mut tried = 0;
         let mut found = Vec::new();
         for base in self.distinct(i, bases) {
@@ -67,7 +69,7 @@ impl<O: Op> Subject<'_, O> {
                         convention: base,
                         tightness: whole.tightness,
                         order: *order,
-                        vague: whole.is_vague(),
+                        vague: whole.is_vague() || nothing_finite,
                     })
                 })
                 .collect();

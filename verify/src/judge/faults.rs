@@ -33,7 +33,7 @@ pub(super) fn name<O: Op, const P: i32>(subject: &Subject<'_, O>) -> (Verdict, u
         let only = (n >= SEARCHED).then_some(keys.as_slice());
         let (mut found, count) = subject.explain::<P>(i, &bases, only);
         tried += count;
-        if found.is_empty() && only.is_some() {
+        if found.is_empty() && only.is_some() && !keys.is_empty() {
             let (more, count) = subject.explain::<P>(i, &bases, None);
             tried += count;
             found = more;

@@ -22,7 +22,7 @@ pub(super) fn catalogue(params: &Params, tensors: &Tensors) -> Vec<Fault<Attenti
     faults.extend(scales(params, d));
     faults.extend(rescales(s));
     faults.extend(precision());
-    faults.extend(store_faults("A154"));
+    faults.extend(store_faults(["A154", "A155"]));
     faults
 }
 

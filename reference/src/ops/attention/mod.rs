@@ -7,7 +7,8 @@
 //! Points: `qk` (raw scores), `scores` (scaled), `probs`, `output`. Arithmetic in f32.
 //! Conventions: P stays in f32 (`probs=f32`), is rounded to the stored dtype after the division, as
 //! eager frameworks do (`normalised`), or before it, relative to the final maximum (`stored`) or to
-//! the running maximum of key blocks (`online_32` ...), as flash kernels with matrix units do. An
+//! the running maximum of key blocks visited in either order (`online_32`, `online_64_reversed` ...),
+//! as flash kernels with matrix units do; the denominator sums P before or after that rounding. An
 //! eager framework also stores raw and scaled scores (`scores=stored`); in a kernel that is a fault.
 //! The bound covers online rescaling over any key blocks.
 //!
@@ -108,6 +109,12 @@ pub struct Params {
     /// P is rounded relative to the running maximum of blocks of this many keys.
     #[serde(default)]
     pub probs_block: Option<usize>,
+    /// The blocks are visited from the last to the first.
+    #[serde(default)]
+    pub blocks_reversed: bool,
+    /// The denominator sums the rounded P.
+    #[serde(default)]
+    pub sum_rounded: bool,
     /// A missing rescaling.
     #[serde(default)]
     pub rescale: Option<Rescale>,
@@ -124,6 +131,8 @@ impl Params {
             sentinel: None,
             normalise_first: false,
             probs_block: None,
+            blocks_reversed: false,
+            sum_rounded: false,
             rescale: None,
         }
     }
@@ -222,19 +231,28 @@ impl Op for Attention {
                 s.policy.round_at("probs", s.policy.output.dtype);
             })
             .or("stored", |s: &mut Setup<Self>| s.policy.round_at("probs", s.policy.output.dtype));
-        for (name, block) in
-            [("online_16", 16), ("online_32", 32), ("online_64", 64), ("online_128", 128)]
-        {
+        for (name, block, reversed) in [
+            ("online_16", 16, false),
+            ("online_32", 32, false),
+            ("online_64", 64, false),
+            ("online_128", 128, false),
+            ("online_32_reversed", 32, true),
+            ("online_64_reversed", 64, true),
+            ("online_128_reversed", 128, true),
+        ] {
             probs = probs.or(name, move |s: &mut Setup<Self>| {
                 s.params.probs_block = Some(block);
+                s.params.blocks_reversed = reversed;
                 s.policy.round_at("probs", s.policy.output.dtype);
             });
         }
+        let sum = Knob::new("sum", "f32")
+            .or("rounded_probs", |s: &mut Setup<Self>| s.params.sum_rounded = true);
         let scores = Knob::new("scores", "f32").or_eager("stored", |s: &mut Setup<Self>| {
             s.policy.round_at("qk", s.policy.output.dtype);
             s.policy.round_at("scores", s.policy.output.dtype);
         });
-        vec![probs, scores]
+        vec![probs, sum, scores]
     }
 
     fn faults(params: &Params, tensors: &Tensors) -> Vec<Fault<Self>> {

@@ -52,6 +52,9 @@ pub(super) fn query<R: Real>(
     };
     let mut terms = scores.exponentials(0..keys.len(), top);
     let mut weights = rounded_probs(&terms, &scores, &keys, params, policy, top);
+    if params.sum_rounded && !params.normalise_first {
+        terms.copy_from_slice(&weights);
+    }
     if let Some(rescale) = &params.rescale {
         let target = if rescale.numerator { &mut weights } else { &mut terms };
         skip_rescaling(target, &scores, &keys, rescale, top);
@@ -112,11 +115,16 @@ impl<R: Real> Scores<R> {
     }
 
     /// e^(score i - score j). Raw scores that every implementation computes to the same value have
-    /// the same scaled score, whatever the rounding of the scale: their quotient is exactly 1.
+    /// the same scaled score, whatever the rounding of the scale.
     fn exp_difference(&self, i: usize, j: usize) -> R {
         let same = |a: R, b: R| a.is_exact() && b.is_exact() && a.value() == b.value();
-        if i == j || same(self.raw[i], self.raw[j]) {
+        let equal = same(self.raw[i], self.raw[j]);
+        if i == j || (equal && self.raw[i].value() == 0.0) {
             return R::lift(1.0);
+        }
+        if equal {
+            // Up to the rounding of an exponent that was folded into an fma.
+            return R::approx(1.0, 2.0 * pow2(-R::BITS));
         }
         self.scaled[i].sub(self.scaled[j]).exp()
     }
@@ -127,11 +135,11 @@ impl<R: Real> Scores<R> {
         range.map(|i| self.exp_difference(i, top)).collect()
     }
 
-    /// Relative error of all rescalings that an online softmax can do over any blocks: an
-    /// exponential and a product each time the running maximum grows.
+    /// Relative error of the final division and of all rescalings that an online softmax can do over
+    /// any blocks: an exponential and a product each time the running maximum grows.
     fn rescale_error(&self) -> f64 {
         let mut top = f64::NEG_INFINITY;
-        let mut units = 0.0;
+        let mut units = DIVISION;
         for s in &self.scaled {
             if s.value() > top {
                 if top.is_finite() {
@@ -143,6 +151,9 @@ impl<R: Real> Scores<R> {
         units * pow2(-R::BITS)
     }
 }
+
+/// Units in the last place that a device's fast division or reciprocal may be off.
+const DIVISION: f64 = 4.0;
 
 /// P as it is multiplied with v, unless it is divided first.
 fn rounded_probs<R: Real>(
@@ -161,7 +172,7 @@ fn rounded_probs<R: Real>(
         policy.apply("probs", &mut weights);
         return weights;
     };
-    for (range, running) in blocks(scores, keys, block) {
+    for (range, running) in blocks(scores, keys, block, params.blocks_reversed) {
         let mut part = scores.exponentials(range.clone(), running);
         policy.apply("probs", &mut part);
         let back = scores.exp_difference(running, top);
@@ -172,28 +183,37 @@ fn rounded_probs<R: Real>(
     weights
 }
 
-/// The ranges of `keys` by blocks of the absolute position, each with the index of its running
-/// maximum.
+/// The ranges of `keys` by blocks of the absolute position, in the order in which they are visited,
+/// each with the index of its running maximum.
 fn blocks<R: Real>(
     scores: &Scores<R>,
     keys: &[usize],
     block: usize,
+    reversed: bool,
 ) -> Vec<(std::ops::Range<usize>, usize)> {
-    let mut out: Vec<(std::ops::Range<usize>, usize)> = Vec::new();
-    let mut running: Option<usize> = None;
+    let mut ranges = Vec::new();
     let mut start = 0;
     while start < keys.len() {
         let b = keys[start] / block;
         let end = start + keys[start..].iter().take_while(|&&j| j / block == b).count();
-        let local = scores.maximum(start..end);
+        ranges.push(start..end);
+        start = end;
+    }
+    if reversed {
+        ranges.reverse();
+    }
+    let mut out: Vec<(std::ops::Range<usize>, usize)> = Vec::new();
+    let mut running: Option<usize> = None;
+    for range in ranges {
+        let start = range.start;
+        let local = scores.maximum(range.clone());
         let value = |i: usize| scores.scaled[i].value();
         running = match (running, local) {
             (Some(r), Some(l)) if value(l) > value(r) => Some(l),
             (None, l) => l,
             (r, _) => r,
         };
-        out.push((start..end, running.unwrap_or(start)));
-        start = end;
+        out.push((range, running.unwrap_or(start)));
     }
     out
 }
@@ -207,7 +227,7 @@ fn skip_rescaling<R: Real>(
     fault: &Rescale,
     top: usize,
 ) {
-    let parts = blocks(scores, keys, fault.block);
+    let parts = blocks(scores, keys, fault.block, false);
     match fault.at {
         None => {
             for (range, running) in parts {

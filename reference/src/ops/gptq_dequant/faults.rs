@@ -94,6 +94,6 @@ pub(super) fn catalogue(params: &Params, tensors: &Tensors) -> Vec<Fault<GptqDeq
             s.params.negated = true;
         },
     ));
-    faults.extend(store_faults("A1AB"));
+    faults.extend(store_faults(["A1AB", "A1AD"]));
     faults
 }

@@ -38,7 +38,7 @@ pub(in crate::ops) fn catalogue(
             |s: &mut Setup<Matmul>| s.params.layout = Layout::Misread,
         ));
     }
-    faults.extend(store_faults("A111"));
+    faults.extend(store_faults(["A111", "A11C"]));
     faults
 }
 

@@ -1,0 +1,11 @@
+//! The whole forward: the same bits however a prompt is cut or threaded, and the same numbers as
+//! independent implementations.
+
+#[path = "forward/bitwise.rs"]
+mod bitwise;
+#[path = "forward/generation.rs"]
+mod generation;
+#[path = "forward/golden.rs"]
+mod golden;
+#[path = "forward/support.rs"]
+mod support;

@@ -1,0 +1,98 @@
+//! The logits of independent implementations.
+
+use assay_reference::trace::Trace;
+
+use crate::support::{checkpoint, golden, logits};
+
+const CHECKPOINTS: [&str; 3] = ["tiny-qwen2", "tiny-qwen3", "trained-qwen3"];
+
+/// A recorded trace's tokens and logits.
+fn recorded(name: &str) -> (Vec<u32>, Vec<f64>) {
+    let trace = Trace::open(&golden("traces").join(name)).expect("a golden trace");
+    let logits = trace.get("logits").expect("recorded").to_f64();
+    (trace.manifest().tokens.clone(), logits)
+}
+
+fn rms(x: impl Iterator<Item = f64>) -> f64 {
+    let (n, sum) = x.fold((0.0, 0.0), |(n, sum), v| (n + 1.0, sum + v * v));
+    f64::sqrt(sum / n)
+}
+
+/// rms(difference) / rms(wanted).
+fn relative_rms(got: &[f64], want: &[f64]) -> f64 {
+    assert_eq!(got.len(), want.len());
+    rms(got.iter().zip(want).map(|(a, b)| a - b)) / rms(want.iter().copied())
+}
+
+/// Two float64 forwards that share no code differ by 5e-15 of the maximum (golden/README.md). Each op
+/// adds a few u = 1.1e-16 times the square root of its length, amplified by the depth: 1e-11 leaves a
+/// factor of a thousand, and a thousandth of it would still show a single f32 rounding (6e-8).
+#[test]
+fn the_oracle_equals_true_float64() {
+    for name in CHECKPOINTS {
+        let (tokens, want) = recorded(&format!("{name}/f64"));
+        let got = logits::<f64>(&checkpoint(name), "oracle-f64", &tokens);
+        assert_eq!(got.len(), want.len());
+        let scale = want.iter().fold(0.0f64, |m, v| m.max(v.abs()));
+        for (i, (a, b)) in got.iter().zip(&want).enumerate() {
+            assert!((a - b).abs() <= 1e-11 * scale, "{name} at {i}: {a} for {b}");
+        }
+        let relative = relative_rms(&got, &want);
+        assert!(relative <= 1e-13, "{name}: relative rms {relative:e}");
+    }
+}
+
+/// transformers in f32 is 3e-7 to 9e-7 from float64 in relative rms (golden/README.md), and so is any
+/// f32 forward; two of them differ by no more than their sum. 1e-5 is the limit that another CPU's
+/// transformers is held to.
+#[test]
+fn f32_equals_transformers_f32() {
+    for name in CHECKPOINTS {
+        let (tokens, want) = recorded(&format!("{name}/f32"));
+        let relative = relative_rms(&logits::<f32>(&checkpoint(name), "f32", &tokens), &want);
+        assert!(relative <= 2e-6, "{name}: relative rms {relative:e}");
+    }
+}
+
+/// The f32 forward is as close to float64 as transformers' own, up to its other rope table.
+#[test]
+fn f32_is_close_to_true_float64() {
+    for name in CHECKPOINTS {
+        let (tokens, want) = recorded(&format!("{name}/f64"));
+        let own = relative_rms(&logits::<f32>(&checkpoint(name), "f32", &tokens), &want);
+        let theirs = relative_rms(&recorded(&format!("{name}/f32")).1, &want);
+        assert!(own <= 2.0 * theirs, "{name}: {own:e}, transformers {theirs:e}");
+    }
+}
+
+/// bf16 noise is 5.6e-3 to 1.4e-2 against float64 (golden/README.md). Under transformers' own
+/// conventions the same roundings fall in the same places, so that most elements are equal; where an
+/// f32 sum in another order lands on the other side of a tie, one bf16 ulp spreads through the layers.
+/// The difference is a fraction of the noise.
+#[test]
+fn the_bf16_preset_follows_transformers_bf16() {
+    for (name, trace) in CHECKPOINTS.iter().chain(&["gptq-qwen3"]).map(|n| (n, format!("{n}/bf16")))
+    {
+        let (tokens, want) = recorded(&trace);
+        let got = logits::<f32>(&checkpoint(name), "transformers-bf16", &tokens);
+        let relative = relative_rms(&got, &want);
+        let equal =
+            got.iter().zip(&want).filter(|(a, b)| a == b).count() as f64 / want.len() as f64;
+        assert!(equal >= 0.7, "{name}: {equal} equal");
+        assert!(relative <= 3e-3, "{name}: relative rms {relative:e}");
+    }
+}
+
+/// Rows tell apart what an average hides: no row of the f32 forward is far off.
+#[test]
+fn no_row_of_the_f32_forward_is_far_off() {
+    for name in CHECKPOINTS {
+        let (tokens, want) = recorded(&format!("{name}/f32"));
+        let got = logits::<f32>(&checkpoint(name), "f32", &tokens);
+        let vocab = want.len() / tokens.len();
+        for (r, (got, want)) in got.chunks(vocab).zip(want.chunks(vocab)).enumerate() {
+            let relative = relative_rms(got, want);
+            assert!(relative <= 1e-5, "{name} row {r}: relative rms {relative:e}");
+        }
+    }
+}

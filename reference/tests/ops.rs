@@ -1,0 +1,23 @@
+//! Every op against a second implementation, written here from the formula in plain f64 loops, and
+//! the relations that hold whatever the values are.
+
+#[path = "ops/attention.rs"]
+mod attention;
+#[path = "ops/elementwise.rs"]
+mod elementwise;
+#[path = "ops/gptq.rs"]
+mod gptq;
+#[path = "ops/harness.rs"]
+mod harness;
+#[path = "ops/matmul.rs"]
+mod matmul;
+#[path = "ops/naive.rs"]
+mod naive;
+#[path = "ops/rms_norm.rs"]
+mod rms_norm;
+#[path = "ops/rope.rs"]
+mod rope;
+#[path = "ops/selection.rs"]
+mod selection;
+#[path = "ops/softmax.rs"]
+mod softmax;

@@ -1,0 +1,66 @@
+//! `assay check` passes the three kernels, and its report depends on the seed alone.
+
+use assay_tests::cli;
+use serde_json::Value;
+
+/// The report of a check without its timings, as text: key order included.
+fn report(args: &[&str]) -> String {
+    let run = cli::assay(["check", "--json", "-"].iter().chain(args));
+    assert_eq!(run.code, 0, "{run:#?}");
+    let mut json: Value = serde_json::from_str(&run.stdout).expect("nothing but JSON");
+    json.as_object_mut().expect("an object").remove("timings").expect("timings");
+    serde_json::to_string_pretty(&json).expect("JSON")
+}
+
+#[test]
+fn the_report_is_the_same_for_any_number_of_threads_and_for_every_run() {
+    let one = report(&["--seed", "7", "--threads", "1"]);
+    let two = report(&["--seed", "7", "--threads", "2"]);
+    assert!(one == two, "1 thread:\n{one}\n2 threads:\n{two}");
+    let json: Value = serde_json::from_str(&one).expect("JSON");
+    assert_eq!((&json["assay_report"], &json["seed"]), (&1.into(), &7.into()));
+    assert_eq!(json["result"], "pass");
+    let kernels = json["kernels"].as_array().expect("kernels");
+    let names: Vec<&str> = kernels.iter().filter_map(|k| k["kernel"].as_str()).collect();
+    assert_eq!(names, ["gemm_bf16", "attention_prefill_d128", "gptq_dequant"]);
+    for k in kernels {
+        assert_eq!(k["verdict"]["kind"], "pass", "{k:#}");
+        assert_eq!(k["ill_conditioned"], Value::Array(Vec::new()), "{k:#}");
+        assert!(k["runs"].as_u64() > k["cases"].as_u64(), "{k:#}");
+    }
+}
+
+/// Nothing is kept between runs: two of them, each in its own process, agree.
+#[test]
+fn a_second_run_gives_the_same_report() {
+    let args = ["--seed", "11", "--kernel", "gptq_dequant", "--kernel", "gemm_bf16"];
+    assert!(report(&args) == report(&args));
+}
+
+#[test]
+fn another_seed_draws_other_cases() {
+    let with = |seed: &str| report(&["--seed", seed, "--kernel", "gemm_bf16"]);
+    let (a, b) = (with("7"), with("8"));
+    assert_ne!(a.replace("\"seed\": 7", ""), b.replace("\"seed\": 8", ""));
+}
+
+/// The exit code of a broken kernel is 1 and the name is right, through the whole command line.
+#[test]
+fn a_mutant_exits_with_0_when_caught_and_its_source_with_1() {
+    let listed = cli::assay(["list", "mutants"]).stdout;
+    let line = listed.lines().find(|l| l.contains("zero_without_plus_one")).expect("a mutant");
+    let name = line.split_whitespace().next().expect("a name");
+    let caught = cli::assay(["check", "--mutant", name]);
+    assert_eq!(caught.code, 0, "{caught:#?}");
+    assert!(caught.stdout.contains("gptq_dequant.zero_without_plus_one"), "{caught:#?}");
+    // The same source given as a user's own kernel is a finding.
+    let edits = assay_verify::mutants::edits().expect("anchors");
+    let edit = edits.iter().find(|e| e.name == name).expect("listed");
+    let dir = tempfile::tempdir().expect("a temporary folder");
+    let file = dir.path().join("kernel.hip");
+    std::fs::write(&file, &edit.source).expect("a file");
+    let file = file.to_str().expect("UTF-8");
+    let run = cli::assay(["check", "--kernel", "gptq_dequant", "--source", file]);
+    assert_eq!(run.code, 1, "{run:#?}");
+    assert!(run.stdout.contains("gptq_dequant.zero_without_plus_one"), "{run:#?}");
+}

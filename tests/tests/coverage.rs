@@ -1,0 +1,197 @@
+//! Nothing is registered by halves: each op has its knobs, faults, families, golden data and kernel,
+//! or a stated reason for having none that still holds; each code is documented.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use assay_reference::ops::{self, Op, Visitor};
+use assay_reference::qwen::Plan;
+use assay_reference::qwen::Preset;
+use assay_tests::golden;
+use assay_verify::{families, finding, mutants};
+
+const NO_KNOBS: &[(&str, &str)] =
+    &[("embedding", "a copy"), ("add", "one addition and one rounding: nothing to choose")];
+
+const NO_FAMILIES: &[(&str, &str)] = &[
+    ("embedding", "no kernel: judged on recorded traces"),
+    ("rms_norm", "no kernel: judged on recorded traces"),
+    ("gptq_gemm", "no kernel of its own: gptq_dequant and matmul have theirs"),
+    ("rope", "no kernel: judged on recorded traces"),
+    ("softmax", "a part of attention, which has families"),
+    ("silu_mul", "no kernel: judged on recorded traces"),
+    ("add", "no kernel: judged on recorded traces"),
+    ("argmax", "greedy decoding is checked against recorded generations"),
+];
+
+const NO_KERNEL: &[(&str, &str)] = &[
+    ("embedding", "a gather: the framework's"),
+    ("rms_norm", "not written for the device yet"),
+    ("gptq_gemm", "run as gptq_dequant, then gemm"),
+    ("rope", "not written for the device yet"),
+    ("softmax", "fused into attention"),
+    ("silu_mul", "not written for the device yet"),
+    ("add", "not written for the device yet"),
+    ("argmax", "on the host"),
+];
+
+const NO_GOLDEN: &[(&str, &str)] = &[("softmax", "recorded traces hold attention as a whole")];
+
+/// What an op has.
+#[derive(Debug)]
+struct Parts {
+    examples: usize,
+    knobs: usize,
+    faults: usize,
+    summary: &'static str,
+    args: usize,
+}
+
+struct Count;
+
+impl Visitor for Count {
+    type Out = Parts;
+
+    fn visit<O: Op>(self) -> Parts {
+        let examples = families::examples::<O>();
+        let mut parts = Parts {
+            examples: examples.len(),
+            knobs: 0,
+            faults: 0,
+            summary: O::SUMMARY,
+            args: O::ARGS.len(),
+        };
+        for (params, tensors) in examples {
+            O::check(&params, &tensors).unwrap_or_else(|e| panic!("{}'s example: {e}", O::NAME));
+            parts.knobs += O::knobs(&params).len();
+            parts.faults += O::faults(&params, &tensors).len();
+        }
+        parts
+    }
+}
+
+fn parts(op: &str) -> Parts {
+    ops::visit(op, Count).expect("a registered op")
+}
+
+/// Every op has the thing, or a reason not to; no reason outlives its cause.
+#[track_caller]
+fn has_or_says_why(what: &str, has: impl Fn(&str) -> bool, reasons: &[(&str, &str)]) {
+    for op in ops::NAMES {
+        let reason = reasons.iter().find(|(name, _)| name == op);
+        match (has(op), reason) {
+            (false, None) => panic!("`{op}` has no {what} and no stated reason"),
+            (true, Some((_, why))) => panic!("`{op}` has {what}; the reason `{why}` is stale"),
+            _ => {}
+        }
+    }
+    for (name, why) in reasons {
+        assert!(ops::NAMES.contains(name) && !why.is_empty(), "a reason for `{name}`");
+    }
+}
+
+#[test]
+fn every_op_is_described() {
+    for op in ops::NAMES {
+        let p = parts(op);
+        assert!(p.examples > 0 && p.args > 0 && !p.summary.is_empty(), "{op}: {p:?}");
+    }
+}
+
+#[test]
+fn every_op_has_knobs_and_faults() {
+    has_or_says_why("knobs", |op| parts(op).knobs > 0, NO_KNOBS);
+    has_or_says_why("faults", |op| parts(op).faults > 0, &[]);
+}
+
+#[test]
+fn every_op_has_families_and_a_kernel() {
+    has_or_says_why("families", |op| !families::cases(op, 1).is_empty(), NO_FAMILIES);
+    let has_kernel = |op: &str| assay_hip::kernels().iter().any(|k| k.op == op);
+    has_or_says_why("kernel", has_kernel, NO_KERNEL);
+    for k in assay_hip::kernels() {
+        assert!(ops::NAMES.contains(&k.op), "{} implements an unknown op {}", k.name, k.op);
+        assert!(!families::cases(k.op, 1).is_empty(), "{} would be checked on nothing", k.name);
+        assert!(k.mutants.len() >= 5 && !k.controls.is_empty(), "{}: too few edits", k.name);
+    }
+}
+
+#[test]
+fn every_op_has_golden_data() {
+    let mut covered: BTreeSet<&str> = BTreeSet::from(["gptq_dequant", "argmax"]);
+    assert!(golden::path("gptq").is_dir() && golden::path("generations.json").is_file());
+    let preset = Preset::named("f32").expect("a preset");
+    for (checkpoint, trace) in
+        [("tiny-qwen2", "bf16"), ("tiny-qwen3", "f64"), ("gptq-qwen3", "bf16")]
+    {
+        let plan = Plan::new(golden::checkpoint(checkpoint).config(), preset.angle);
+        let trace = golden::trace(&format!("{checkpoint}/{trace}"));
+        covered.extend(plan.nodes.iter().filter(|n| trace.get(&n.probe).is_some()).map(|n| n.op));
+    }
+    has_or_says_why("golden data", |op| covered.contains(op), NO_GOLDEN);
+}
+
+#[test]
+fn every_faulty_recording_has_a_known_name() {
+    let known: BTreeSet<String> = finding::all_codes().into_iter().map(|(_, name)| name).collect();
+    let faults = golden::json("faults.json");
+    for f in faults["faults"].as_array().expect("an array") {
+        let name = f["expected_fault"].as_str().expect("a name");
+        assert!(known.contains(name), "{name} is no finding");
+    }
+}
+
+/// A code is one fault: a composite's parts keep their codes under the composite's name.
+#[test]
+fn finding_codes_are_unique() {
+    let (mut by_code, mut by_name) = (BTreeMap::new(), BTreeMap::new());
+    let slug = |name: &str| name.split_once('.').map_or(name, |(_, slug)| slug).to_string();
+    for (code, name) in finding::all_codes() {
+        let shape = code.len() == 4
+            && code.starts_with('A')
+            && code[1..].chars().all(|c| c.is_ascii_digit() || c.is_ascii_uppercase());
+        assert!(shape, "`{code}` is not of the form A1B2");
+        let known = by_code.entry(code.clone()).or_insert_with(|| slug(&name));
+        assert_eq!(*known, slug(&name), "{code} is two faults");
+        if let Some(other) = by_name.insert(name.clone(), code.clone()) {
+            panic!("{name} has the codes {other} and {code}");
+        }
+    }
+}
+
+#[test]
+fn every_finding_is_documented() {
+    let path = golden::path("../docs/findings.md");
+    let text = std::fs::read_to_string(&path).expect("docs/findings.md");
+    let mut documented: Vec<(String, String)> = Vec::new();
+    for line in text.lines().filter(|l| l.starts_with("| A") || l.starts_with("| `A")) {
+        let cells: Vec<&str> = line.split('|').map(|c| c.trim().trim_matches('`')).collect();
+        assert!(cells.len() >= 4 && !cells[3].is_empty(), "a row without a meaning: {line}");
+        documented.push((cells[1].into(), cells[2].into()));
+    }
+    let mut known = finding::all_codes();
+    known.sort();
+    documented.sort();
+    let missing: Vec<_> = known.iter().filter(|c| !documented.contains(c)).collect();
+    let stale: Vec<_> = documented.iter().filter(|c| !known.contains(c)).collect();
+    assert!(missing.is_empty() && stale.is_empty(), "missing {missing:?}, stale {stale:?}");
+    assert_eq!(known.len(), documented.len(), "a code is documented twice");
+}
+
+#[test]
+fn every_mutant_applies_and_expects_a_known_finding() {
+    let known: BTreeSet<String> = finding::all_codes().into_iter().map(|(_, name)| name).collect();
+    let edits = mutants::edits().expect("every anchor occurs exactly once");
+    let mut names = BTreeSet::new();
+    for e in &edits {
+        assert!(names.insert(&e.name), "{} is there twice", e.name);
+        assert_ne!(e.source, e.kernel.source, "{} changes nothing", e.name);
+        match (&e.expected, e.kind) {
+            (Some(name), mutants::Kind::Mutant) => {
+                assert!(known.contains(name), "{} expects `{name}`", e.name);
+            }
+            (None, mutants::Kind::Control) => {}
+            other => panic!("{}: {other:?}", e.name),
+        }
+    }
+    assert!(edits.len() >= 60, "{} edits", edits.len());
+}
