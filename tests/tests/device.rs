@@ -7,8 +7,8 @@ use assay_verify::suite::check_device;
 #[test]
 fn kernels_pass_on_the_device_or_say_that_there_is_none() {
     for kernel in assay_hip::kernels() {
-        let report = check_device(kernel, 1, &|| {})
-            .unwrap_or_else(|e| panic!("{}: {e:#}", kernel.name));
+        let report =
+            check_device(kernel, 1, &|| {}).unwrap_or_else(|e| panic!("{}: {e:#}", kernel.name));
         match &report.judgement.verdict {
             Verdict::Skipped { reason } => eprintln!("{}: skipped: {reason}", kernel.name),
             verdict => assert!(verdict.is_pass(), "{}: {verdict:?}", kernel.name),

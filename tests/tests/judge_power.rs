@@ -14,7 +14,7 @@ use assay_verify::judge::{Judgement, Observation, Verdict};
 
 const OPS: [&str; 3] = ["matmul", "attention", "gptq_dequant"];
 /// Cases above this many elements cost more than they tell here.
-const LARGEST: usize = 30_000;
+const LARGEST: usize = 12_000;
 /// Cases on which a fault is shown.
 const SHOWN: usize = 2;
 

@@ -225,6 +225,11 @@ impl<const P: i32> Real for Ball<P> {
             return Ball { v, r: f64::INFINITY, s: f64::INFINITY, d: 0.0 };
         }
         let exact = libm::fma(v, o.v, -self.v) == 0.0;
+        if P == 24 && o.v.abs() + o.r > f64::from(f32::MAX) {
+            // The divisor may be infinite there, the quotient then zero.
+            let most = (self.v.abs() + self.r) / room;
+            return Ball { v, r: most, s: most, d: 0.0 };
+        }
         Ball {
             v,
             r: (self.r + v.abs() * o.r) / room,

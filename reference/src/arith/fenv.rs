@@ -87,10 +87,11 @@ mod tests {
     fn subnormals_survive_a_flushing_host() {
         let tiny = std::hint::black_box(1e-40f32);
         imp::set(0x9fc0); // FTZ and DAZ
-        let flushed = std::hint::black_box(tiny * 1.0);
+        let one = std::hint::black_box(1.0f32);
+        let flushed = std::hint::black_box(tiny * one);
         let kept = {
             let _env = DefaultEnv::enter();
-            std::hint::black_box(std::hint::black_box(tiny) * 1.0)
+            std::hint::black_box(std::hint::black_box(tiny) * std::hint::black_box(1.0f32))
         };
         let restored = imp::get();
         imp::set(imp::DEFAULT);

@@ -113,7 +113,7 @@ impl Op for GptqGemm {
     fn faults(params: &Params, tensors: &Tensors) -> Vec<Fault<Self>> {
         let dequant = gptq_dequant::GptqDequant::faults(&params.dequant, tensors)
             .into_iter()
-            .map(|f| lift_fault(f, lift_dequant));
+            .map(|f| weight_store(lift_fault(f, lift_dequant)));
         let (Some(x), Some(qweight)) = (tensors.get("x"), tensors.get("qweight")) else {
             return dequant.collect();
         };
@@ -164,6 +164,16 @@ fn lift_matmul(edit: Edit<matmul::Matmul>) -> Edit<GptqGemm> {
         s.policy = part.policy;
         s.tensors = part.tensors;
     })
+}
+
+/// The store of the dequantised weight is another than the product's, and has its own names.
+fn weight_store(fault: Fault<GptqGemm>) -> Fault<GptqGemm> {
+    let (code, slug) = match fault.slug {
+        "truncating_store" => ("A1B1", "weight_truncating_store"),
+        "ties_away_store" => ("A1B2", "weight_ties_away_store"),
+        _ => (fault.code, fault.slug),
+    };
+    Fault { code, slug, ..fault }
 }
 
 fn lift_knob<P: Op>(knob: Knob<P>, lift: fn(Edit<P>) -> Edit<GptqGemm>) -> Knob<GptqGemm> {

@@ -126,7 +126,7 @@ proptest! {
     }
 }
 
-/// Only the newest key is visible to a query at position 0: its value, exactly.
+/// Only the newest key is visible to a query at position 0: its value, up to the final division.
 #[test]
 fn the_first_query_of_a_prompt_copies_the_first_value() {
     let n = Heads { t: 3, s: 3, hq: 4, hkv: 2, d: 8 };
@@ -135,8 +135,10 @@ fn the_first_query_of_a_prompt_copies_the_first_value() {
     let y = whole::<_, Ball<24>>(&s);
     for h in 0..n.hq {
         for i in 0..n.d {
-            let got = y[h * n.d + i];
-            assert_eq!((got.v, got.r), (v[h / 2 * n.d + i], 0.0), "head {h} element {i}");
+            let (got, want) = (y[h * n.d + i], v[h / 2 * n.d + i]);
+            assert_eq!(got.v, want, "head {h} element {i}");
+            // Far below what bf16 shows.
+            assert!(got.r <= 6.0 * want.abs() * assay_reference::dtype::pow2(-24), "{got:?}");
         }
     }
 }

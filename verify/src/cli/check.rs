@@ -65,6 +65,7 @@ struct MutantsBody {
 
 pub(super) fn run(args: &CheckArgs) -> anyhow::Result<u8> {
     let start = Instant::now();
+    args.json.check()?;
     let kernels = selected(&args.kernel)?;
     if args.mutants {
         let edits: Vec<Edit> = mutants::edits()?

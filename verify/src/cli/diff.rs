@@ -27,6 +27,7 @@ pub(super) struct DiffArgs {
 
 pub(super) fn run(args: &DiffArgs) -> anyhow::Result<u8> {
     let start = Instant::now();
+    args.json.check()?;
     let checkpoint = Checkpoint::open(&args.model)?;
     for warning in checkpoint.warnings() {
         say(&format!("warning: {warning}\n"), true);

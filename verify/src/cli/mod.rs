@@ -72,6 +72,11 @@ impl JsonArgs {
         self.json.as_deref() == Some(std::path::Path::new("-"))
     }
 
+    /// Checks that the report can be written, before the work is done.
+    fn check(&self) -> anyhow::Result<()> {
+        self.json.as_deref().map_or(Ok(()), crate::report::check_writable)
+    }
+
     /// Prints text for people to the stream that is theirs.
     fn say(&self, text: &str) {
         say(text, self.takes_stdout());

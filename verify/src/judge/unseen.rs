@@ -10,6 +10,11 @@ use super::accept::{Expected, expect, ratio};
 use super::explain::{Key, key};
 use super::search::{Convention, Run};
 
+/// `most` indices out of `n`, evenly spread with both ends; `None` is all.
+fn some(n: usize, most: usize) -> Option<Vec<usize>> {
+    (n > most).then(|| (0..most).map(|i| i * (n - 1) / (most - 1)).collect())
+}
+
 /// Faults whose output every run would have accepted, and the number of hypotheses tried.
 pub(super) fn unseen<O: Op, const P: i32>(
     runs: &[Run<'_, O>],
@@ -33,9 +38,7 @@ pub(super) fn unseen<O: Op, const P: i32>(
         }
         tried += faults.len();
         let rows = run.spec.rows();
-        let mut some = vec![rows / 2, rows - 1];
-        some.dedup();
-        let tile = Tile { rows: Some(some), cols: None };
+        let tile = Tile { rows: some(rows, 2), cols: some(run.spec.cols(), 16) };
         let part = expect::<O, P>(&setup, &tile);
         let whole = expect::<O, P>(&setup, &Tile::ALL);
         let shows = |fault: &Fault<O>, tile: &Tile, e: &Expected| {
@@ -48,6 +51,7 @@ pub(super) fn unseen<O: Op, const P: i32>(
         };
         let results: Vec<(Key, bool)> = faults
             .par_iter()
+            // A few elements show most faults.
             .map(|f| (key(f), shows(f, &tile, &part) || shows(f, &Tile::ALL, &whole)))
             .collect();
         for (k, shown) in results {

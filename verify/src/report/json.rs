@@ -1,7 +1,7 @@
 //! The JSON report.
 
 use std::io::Write;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 
@@ -58,6 +58,33 @@ impl<T: Serialize> Envelope<T> {
     }
 }
 
+/// The file that a report is written to before it takes its name.
+fn partial(target: &Path) -> PathBuf {
+    let name = target.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default();
+    target.with_file_name(format!(".{name}.part"))
+}
+
+fn cannot(target: &Path, e: &std::io::Error) -> anyhow::Error {
+    anyhow::anyhow!("{}: the JSON report cannot be written: {e}", target.display())
+}
+
+/// Checks that a report can be written to `target`.
+///
+/// # Errors
+/// When it cannot.
+pub fn check_writable(target: &Path) -> anyhow::Result<()> {
+    if target == Path::new("-") {
+        return Ok(());
+    }
+    if target.is_dir() {
+        anyhow::bail!("{}: the JSON report cannot be written: is a folder", target.display());
+    }
+    let partial = partial(target);
+    std::fs::File::create(&partial)
+        .and_then(|_| std::fs::remove_file(&partial))
+        .map_err(|e| cannot(target, &e))
+}
+
 /// Writes a report to a file, whole or not at all, or to standard output for `-`.
 ///
 /// # Errors
@@ -68,8 +95,7 @@ pub fn write_json<T: Serialize>(target: &Path, report: &T) -> anyhow::Result<()>
         std::io::stdout().write_all(text.as_bytes())?;
         return Ok(());
     }
-    let name = target.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default();
-    let partial = target.with_file_name(format!(".{name}.part"));
+    let partial = partial(target);
     let write = || -> std::io::Result<()> {
         let mut file = std::fs::File::create(&partial)?;
         file.write_all(text.as_bytes())?;
@@ -78,6 +104,6 @@ pub fn write_json<T: Serialize>(target: &Path, report: &T) -> anyhow::Result<()>
     };
     write().map_err(|e| {
         let _ = std::fs::remove_file(&partial);
-        anyhow::anyhow!("{}: the JSON report cannot be written: {e}", target.display())
+        cannot(target, &e)
     })
 }

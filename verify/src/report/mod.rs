@@ -4,5 +4,5 @@ mod json;
 mod table;
 pub mod text;
 
-pub use json::{Envelope, write_json};
+pub use json::{Envelope, check_writable, write_json};
 pub use table::Table;

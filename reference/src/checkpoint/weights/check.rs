@@ -170,7 +170,7 @@ fn check_unread(
         false => "",
     };
     Err(Error::file(
-        files.dir(),
+        files.path_of(unread[0]),
         format!(
             "holds {} that {} never reads: {}{bias}{}. Correct config.json, or remove the \
              tensors if they do not belong to the model",
