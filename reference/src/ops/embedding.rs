@@ -1,6 +1,6 @@
-//! `embedding`: row ids[t] of the table.
+//! `embedding`: row ids\[t\] of the table.
 //!
-//! Shapes: ids [T], weight [V, H]; output [T, H]. A copy: exact. An id outside 0..V is refused.
+//! Shapes: ids \[T\], weight [V, H]; output [T, H]. A copy: exact. An id outside 0..V is refused.
 //! Points: `output`.
 
 use serde::{Deserialize, Serialize};

@@ -1,6 +1,6 @@
 //! `gptq_gemm`: a composite: `gptq_dequant`, edge `weight`, `matmul`.
 //!
-//! Shapes: x [..., K], the tensors of `gptq_dequant`, bias [N] or absent; output [..., N].
+//! Shapes: x [..., K], the tensors of `gptq_dequant`, bias \[N\] or absent; output [..., N].
 //! The dequantised weight is an edge: stored in the model's dtype between the two parts, or carried
 //! on in f32 (`edge=f32`). Knobs and faults are those of the parts.
 

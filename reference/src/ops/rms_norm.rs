@@ -1,6 +1,6 @@
 //! `rms_norm`: y = x / sqrt(mean(x^2) + eps) * weight over the innermost dimension.
 //!
-//! Shapes: x [..., D], weight [D]; output [..., D]. With D = head_dim and x [T, H, D] it is Qwen3's
+//! Shapes: x [..., D], weight \[D\]; output [..., D]. With D = head_dim and x [T, H, D] it is Qwen3's
 //! q_norm and k_norm. The mean of squares and the normalisation are in f32.
 //! Points: `squares` (the row whose squares are summed), `normalised` (before the weight), `output`.
 //! Conventions: transformers rounds the normalised value to the model's dtype and multiplies by the

@@ -1,8 +1,8 @@
 //! `rope`: rotary position embedding of query or key heads.
 //!
-//! Shapes: x [T, H, D], positions [T]; output [T, H, D]. With angle a(t, i) = positions[t] *
-//! theta^(-2i/D) for i < D/2 and the half-split pairing of Qwen, y[i] = x[i] cos a - x[i + D/2] sin a
-//! and y[i + D/2] = x[i + D/2] cos a + x[i] sin a.
+//! Shapes: x [T, H, D], positions \[T\]; output [T, H, D]. With angle a(t, i) = positions\[t\] *
+//! theta^(-2i/D) for i < D/2 and the half-split pairing of Qwen, y\[i\] = x\[i\] cos a - x[i + D/2] sin a
+//! and y[i + D/2] = x[i + D/2] cos a + x\[i\] sin a.
 //! Points: `table` (cos and sin), `product`, `output`.
 //! Conventions: `angle=f32` is transformers': the inverse frequency and its product with the position
 //! are rounded to f32 (at position 32767 the cosine differs from f64's by 1.8e-3); `angle=f64` rounds

@@ -19,9 +19,9 @@ pub enum Source {
     History(String, View),
     /// A tensor of the checkpoint.
     Weight(String),
-    /// The token ids, [T].
+    /// The token ids, \[T\].
     Tokens,
-    /// The positions, [T].
+    /// The positions, \[T\].
     Positions,
 }
 

@@ -1,7 +1,7 @@
-//! `gptq_dequant`: w[k, n] = (q[k, n] - z[g, n]) * scale[g, n] with g = g_idx[k], 4 bits.
+//! `gptq_dequant`: w[k, n] = (q[k, n] - z[g, n]) * scale[g, n] with g = g_idx\[k\], 4 bits.
 //!
 //! Shapes: qweight i32 [K/8, N] (nibble j of word r is row 8r + j), qzeros i32 [G, N/8] (nibble j of
-//! word c is column 8c + j), scales f16 or bf16 [G, N], g_idx i32 [K] or absent (then k /
+//! word c is column 8c + j), scales f16 or bf16 [G, N], g_idx i32 \[K\] or absent (then k /
 //! group_size); output [K, N]. group_size -1 is one group of K.
 //! The format `v1` stores z - 1, `v2` stores z. A stored 15 in v1 is ambiguous: 16 (`wrap=none`, as
 //! vLLM reads it), 0 (`wrap=modulo`, as AutoGPTQ does), or 0 with a carry into the next column
@@ -72,7 +72,7 @@ pub enum Wrap {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Group {
-    /// g_idx[k], or k / group_size without one.
+    /// g_idx\[k\], or k / group_size without one.
     #[default]
     ByIndex,
     /// k / group_size although there is a g_idx: a fault.

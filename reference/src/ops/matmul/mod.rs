@@ -1,6 +1,6 @@
-//! `matmul`: y[m, n] = sum_k x[m, k] weight[n, k] + bias[n], torch's `nn.functional.linear`.
+//! `matmul`: y[m, n] = sum_k x[m, k] weight[n, k] + bias\[n\], torch's `nn.functional.linear`.
 //!
-//! Shapes: x [..., K], weight [N, K] (torch's Linear layout), bias [N] or absent; output [..., N].
+//! Shapes: x [..., K], weight [N, K] (torch's Linear layout), bias \[N\] or absent; output [..., N].
 //! Products of bf16 are exact in f32; the sum accumulates in f32 in any order.
 //! Points: `x` (a row of x before the products), `accumulated` (the sum before the bias), `output`.
 //! Conventions: the bias joins the f32 accumulator (one rounding), or is added to the stored product
@@ -38,7 +38,7 @@ pub enum Layout {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Bias {
-    /// bias[n].
+    /// bias\[n\].
     #[default]
     ByColumn,
     /// bias[m mod N]: a fault.
