@@ -57,7 +57,7 @@ impl Case {
             )));
         }
         for name in self.tensors.keys() {
-            if !O::ARGS.iter().any(|a| a.name == name) {
+            if !O::ARGS.iter().any(|a| a.covers(name)) {
                 return Err(Error::arg(O::NAME, name, "is not an argument of this op"));
             }
         }

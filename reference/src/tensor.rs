@@ -142,6 +142,26 @@ impl Tensor {
         }
     }
 
+    /// Indices `range` of one axis; a copy unless the axis is the outermost.
+    ///
+    /// # Panics
+    /// When the axis or the range is outside the tensor (a programming error).
+    pub fn slice_axis(&self, axis: usize, range: Range<usize>) -> Tensor {
+        assert!(range.start <= range.end && range.end <= self.shape[axis], "axis {axis} {range:?}");
+        if axis == 0 {
+            return self.slice_outer(range);
+        }
+        let inner = self.shape[axis + 1..].iter().product::<usize>() * self.dtype.size();
+        let row = self.shape[axis] * inner;
+        let mut bytes = Vec::with_capacity(self.bytes().len() / self.shape[axis].max(1) * range.len());
+        for chunk in self.bytes().chunks(row.max(1)) {
+            bytes.extend_from_slice(&chunk[range.start * inner..range.end * inner]);
+        }
+        let mut shape = self.shape.clone();
+        shape[axis] = range.len();
+        Tensor::from_bytes(self.dtype, shape, bytes).expect("the length follows from the shape")
+    }
+
     /// A zero-copy ndarray view, when the element type matches and the bytes are aligned for it
     /// (tensors in a mapped file need not be).
     pub fn view<T: bytemuck::Pod>(&self) -> Option<ArrayViewD<'_, T>> {
@@ -266,6 +286,8 @@ mod tests {
         assert_eq!(view[[1, 0]], 0.1f32);
         assert_eq!(t.to_array()[[1, 0]], f64::from(0.1f32));
         assert_eq!(t.slice_outer(1..2).to_f64()[1], f64::INFINITY);
+        assert_eq!(t.slice_axis(1, 1..3).to_f64(), [2.5, -3.0, f64::INFINITY, 0.0]);
+        assert_eq!(t.slice_axis(1, 1..3).shape(), [2, 2]);
         assert!(t.view::<f64>().is_none());
     }
 

@@ -162,6 +162,7 @@ impl Recording<'_> {
                 Source::Probe(p, view) => recorded(p, *view, start)?,
                 Source::History(p, view) => recorded(p, *view, 0)?,
                 Source::Weight(name) => self.checkpoint.tensor(name)?,
+                Source::Part(name, cut) => cut.of(&self.checkpoint.tensor(name)?),
                 Source::Tokens => {
                     let ids = &self.trace.manifest().tokens[start..end];
                     let ids: Vec<i32> = ids.iter().map(|&i| i as i32).collect();
@@ -172,7 +173,7 @@ impl Recording<'_> {
                     Tensor::from_i32(&[end - start], &positions)
                 }
             };
-            tensors.insert((*arg).to_string(), t);
+            tensors.insert(arg.to_string(), t);
         }
         let output = recorded(&node.probe, node.view, start)?;
         let case = Case {

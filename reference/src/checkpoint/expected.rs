@@ -5,7 +5,7 @@
 
 use std::fmt;
 
-use super::config::{Architecture, Config, Gptq, LINEARS};
+use super::config::{Config, Gptq};
 use crate::dtype::Dtype;
 
 /// What a tensor is for, which says the dtypes it may have.
@@ -69,14 +69,18 @@ pub fn expected(config: &Config) -> Vec<Expected> {
     for layer in 0..config.num_hidden_layers {
         let at = |rest: &str| format!("model.layers.{layer}.{rest}");
         all.push(float(at("input_layernorm.weight"), &width));
-        for module in LINEARS {
-            if module == "mlp.gate_proj" {
-                all.push(float(at("post_attention_layernorm.weight"), &width));
-            }
-            linear(&mut all, config, module, &at(module));
-            if module == "self_attn.v_proj" && config.architecture == Architecture::Qwen3 {
+        for module in config.linears(layer) {
+            linear(&mut all, config, &module, &at(&module));
+            if module == "self_attn.v_proj" && config.architecture.has_qk_norm() {
                 all.push(float(at("self_attn.q_norm.weight"), &[config.head_dim]));
                 all.push(float(at("self_attn.k_norm.weight"), &[config.head_dim]));
+            }
+            if module == "self_attn.o_proj" {
+                all.push(float(at("post_attention_layernorm.weight"), &width));
+                if let Some(moe) = config.moe_of(layer) {
+                    let router = [moe.num_experts, config.hidden_size];
+                    all.push(float(at("mlp.gate.weight"), &router));
+                }
             }
         }
     }

@@ -13,7 +13,7 @@ pub type Tensors = BTreeMap<String, Tensor>;
 /// Declaration of an argument.
 #[derive(Clone, Copy, Debug)]
 pub struct ArgSpec {
-    /// Name in cases.
+    /// Name in cases; one that ends with `*` stands for all names that begin with the rest.
     pub name: &'static str,
     /// Shape in symbols, and meaning.
     pub doc: &'static str,
@@ -22,6 +22,11 @@ pub struct ArgSpec {
 }
 
 impl ArgSpec {
+    /// Whether a tensor of this name belongs to the argument.
+    pub fn covers(&self, name: &str) -> bool {
+        self.name.strip_suffix('*').map_or(self.name == name, |start| name.starts_with(start))
+    }
+
     /// A required argument.
     pub const fn new(name: &'static str, doc: &'static str) -> ArgSpec {
         ArgSpec { name, doc, optional: false }
@@ -104,6 +109,11 @@ impl<'a, R: Real> Inputs<'a, R> {
     pub fn stored(tensors: &'a Tensors) -> Self {
         let args = tensors.iter().map(|(k, v)| (k.as_str(), Arg::Stored(v))).collect();
         Inputs { args }
+    }
+
+    /// No inputs, to be filled with edges.
+    pub fn none() -> Self {
+        Inputs { args: Vec::new() }
     }
 
     /// The same inputs with one more, which hides an earlier one of the same name.

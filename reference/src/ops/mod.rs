@@ -10,12 +10,16 @@ mod args;
 mod variant;
 
 pub mod add;
+pub mod all_gather;
+pub mod all_reduce;
 pub mod argmax;
 pub mod attention;
 pub mod embedding;
 pub mod gptq_dequant;
 pub mod gptq_gemm;
 pub mod matmul;
+pub mod moe_experts;
+pub mod moe_route;
 pub mod rms_norm;
 pub mod rope;
 pub mod silu_mul;
@@ -111,4 +115,8 @@ ops! {
     silu_mul::SiluMul,
     add::Add,
     argmax::Argmax,
+    moe_route::MoeRoute,
+    moe_experts::MoeExperts,
+    all_reduce::AllReduce,
+    all_gather::AllGather,
 }

@@ -44,6 +44,11 @@ pub struct Params {
 #[derive(Debug)]
 pub struct SiluMul;
 
+/// g / (1 + e^-g).
+pub(crate) fn silu<R: Real>(g: R) -> R {
+    g.div(R::lift(1.0).add(g.neg().exp()))
+}
+
 impl Op for SiluMul {
     const NAME: &'static str = "silu_mul";
     const SUMMARY: &'static str = "silu(gate) * up";
@@ -76,10 +81,9 @@ impl Op for SiluMul {
         Out::by_rows(tile, rows, |r| {
             let mut row = gate.row(r);
             for g in &mut row {
-                let one_plus = R::lift(1.0).add(g.neg().exp());
                 *g = match params.activation {
-                    Activation::Silu => g.div(one_plus),
-                    Activation::Sigmoid => R::lift(1.0).div(one_plus),
+                    Activation::Silu => silu(*g),
+                    Activation::Sigmoid => R::lift(1.0).div(R::lift(1.0).add(g.neg().exp())),
                     Activation::None => *g,
                 };
             }

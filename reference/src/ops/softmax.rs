@@ -43,7 +43,7 @@ pub(crate) fn maximum<R: Real>(row: &[R]) -> R {
 
 /// e^(x - m). The maximum's own term is exactly 1: a common shift of all scores cancels in the
 /// quotient, so the error of the maximum is charged to the other terms.
-fn exponentials<R: Real>(row: &[R], m: R) -> Vec<R> {
+pub(crate) fn exponentials<R: Real>(row: &[R], m: R) -> Vec<R> {
     let mut taken = false;
     row.iter()
         .map(|x| {

@@ -34,7 +34,22 @@ impl<'c, R: Real> Forward<'c, R> {
     /// # Errors
     /// When a weight is missing.
     pub fn new(checkpoint: &'c Checkpoint, preset: &'static Preset) -> Result<Self> {
-        let plan = Plan::new(checkpoint.config(), preset.angle);
+        Forward::of(checkpoint, preset, Plan::new(checkpoint.config(), preset.angle))
+    }
+
+    /// The same for the model split over `ranks`, each with its own part of the weights.
+    ///
+    /// # Errors
+    /// When a weight is missing, or the model does not split evenly.
+    pub fn split(
+        checkpoint: &'c Checkpoint,
+        preset: &'static Preset,
+        ranks: usize,
+    ) -> Result<Self> {
+        Forward::of(checkpoint, preset, Plan::split(checkpoint.config(), preset.angle, ranks)?)
+    }
+
+    fn of(checkpoint: &'c Checkpoint, preset: &'static Preset, plan: Plan) -> Result<Self> {
         let mut weights = Vec::with_capacity(plan.nodes.len());
         let mut history = BTreeMap::new();
         for node in &plan.nodes {
@@ -42,7 +57,10 @@ impl<'c, R: Real> Forward<'c, R> {
             for (arg, source) in &node.inputs {
                 match source {
                     Source::Weight(name) => {
-                        tensors.insert((*arg).to_string(), checkpoint.tensor(name)?);
+                        tensors.insert(arg.to_string(), checkpoint.tensor(name)?);
+                    }
+                    Source::Part(name, cut) => {
+                        tensors.insert(arg.to_string(), cut.of(&checkpoint.tensor(name)?));
                     }
                     Source::History(probe, _) => {
                         history.insert(probe.clone(), Vec::new());
@@ -85,9 +103,10 @@ impl<'c, R: Real> Forward<'c, R> {
         for (index, node) in self.plan.nodes.iter().enumerate() {
             let mut stored = self.weights[index].clone();
             for (arg, source) in &node.inputs {
-                if let (Source::Tokens | Source::Positions, Some(v)) = (source, integers.get(*arg))
+                if let (Source::Tokens | Source::Positions, Some(v)) =
+                    (source, integers.get(arg.as_ref()))
                 {
-                    stored.insert((*arg).to_string(), v.clone());
+                    stored.insert(arg.to_string(), v.clone());
                 }
             }
             let mut inputs = Inputs::stored(&stored);
@@ -99,7 +118,10 @@ impl<'c, R: Real> Forward<'c, R> {
                         let data = self.history[probe].clone();
                         Arg::Made { shape: view.shape(data.len() / width, width), data }
                     }
-                    Source::Weight(_) | Source::Tokens | Source::Positions => continue,
+                    Source::Weight(_)
+                    | Source::Part(..)
+                    | Source::Tokens
+                    | Source::Positions => continue,
                 };
                 inputs = inputs.with(arg, made);
             }

@@ -1,5 +1,6 @@
-//! The Qwen2 and Qwen3 forward, as a plan of ops with a probe at each.
+//! The Qwen2, Qwen3 and Qwen3-MoE forward, as a plan of ops with a probe at each.
 //!
+//! - [`shard`]: how a model is split over ranks;
 //! - [`plan`]: the list of op calls of a model: the one definition that running and diffing share;
 //! - [`preset`]: named sets of rounding conventions;
 //! - [`forward`]: runs a plan, with a KV cache;
@@ -9,8 +10,9 @@ pub mod forward;
 pub mod generate;
 pub mod plan;
 pub mod preset;
+pub mod shard;
 
 pub use forward::{Forward, Observer};
 pub use generate::generate;
-pub use plan::{Node, Plan, Source, View};
+pub use plan::{Node, Plan, Share, Source, View};
 pub use preset::Preset;

@@ -2,13 +2,18 @@
 //!
 //! Probe names: `embed`; per layer `layers.N.` with `input_norm`, `q_proj`, `k_proj`, `v_proj`,
 //! `q_norm`, `k_norm` (Qwen3), `q_rope`, `k_rope`, `attention`, `o_proj`, `attn_residual`,
-//! `post_norm`, `gate_proj`, `up_proj`, `silu_mul`, `down_proj`, `mlp_residual`; then `final_norm`
-//! and `logits`.
+//! `post_norm`, `gate_proj`, `up_proj`, `silu_mul`, `down_proj` (in a mixture of experts
+//! `router_logits`, `routing`, `experts` instead), `mlp_residual`; then `final_norm` and `logits`.
+//! In a model split over ranks, what rank 1 computes of a layer's output is `layers.N.q_proj@1`.
+
+use std::borrow::Cow;
 
 use serde_json::{Value, json};
 
-use crate::checkpoint::{Architecture, Config, GptqFormat};
-use crate::ops::{gptq_dequant, gptq_gemm, rms_norm, rope};
+use super::shard::{self, Cut, Rank, Split};
+use crate::checkpoint::{Config, GptqFormat, config::EXPERT};
+use crate::error::Result;
+use crate::ops::{all_reduce, gptq_dequant, gptq_gemm, matmul, moe_route, rms_norm, rope};
 
 /// Where an op's argument comes from.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -19,6 +24,8 @@ pub enum Source {
     History(String, View),
     /// A tensor of the checkpoint.
     Weight(String),
+    /// A rank's part of one.
+    Part(String, Cut),
     /// The token ids, \[T\].
     Tokens,
     /// The positions, \[T\].
@@ -44,6 +51,22 @@ impl View {
     }
 }
 
+/// What a node computes of its layer's output.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Share {
+    /// All of it.
+    Whole,
+    /// Some columns: those of `rank`, which `copies` ranks in a row hold alike.
+    Columns {
+        /// The rank.
+        rank: usize,
+        /// Ranks that hold the same columns.
+        copies: usize,
+    },
+    /// One rank's term of a sum.
+    Term,
+}
+
 /// One op call.
 #[derive(Clone, Debug)]
 pub struct Node {
@@ -56,11 +79,13 @@ pub struct Node {
     /// The op's params.
     pub params: Value,
     /// Arguments by name.
-    pub inputs: Vec<(&'static str, Source)>,
+    pub inputs: Vec<(Cow<'static, str>, Source)>,
     /// The shape in which the output is recorded.
     pub view: View,
     /// Elements a row.
     pub width: usize,
+    /// What it is of its layer's output.
+    pub share: Share,
 }
 
 impl Node {
@@ -68,8 +93,13 @@ impl Node {
     pub fn reads(&self) -> impl Iterator<Item = &str> {
         self.inputs.iter().filter_map(|(_, s)| match s {
             Source::Probe(p, _) | Source::History(p, _) => Some(p.as_str()),
-            Source::Weight(_) | Source::Tokens | Source::Positions => None,
+            Source::Weight(_) | Source::Part(..) | Source::Tokens | Source::Positions => None,
         })
+    }
+
+    /// The probe without its rank.
+    pub fn layer_probe(&self) -> &str {
+        self.probe.split_once('@').map_or(&self.probe, |(name, _)| name)
     }
 }
 
@@ -85,14 +115,27 @@ pub struct Plan {
 impl Plan {
     /// The plan of a config's model. `angle` is the convention of the rope angle.
     pub fn new(config: &Config, angle: rope::Angle) -> Plan {
-        let mut b = Builder { config, nodes: Vec::new(), angle };
+        Plan::build(config, angle, 1).expect("a whole model needs no splitting")
+    }
+
+    /// The plan of the model split over `ranks`, as serving engines split it (see [`shard`]).
+    ///
+    /// # Errors
+    /// When the model does not split evenly.
+    pub fn split(config: &Config, angle: rope::Angle, ranks: usize) -> Result<Plan> {
+        shard::check(config, ranks)?;
+        Plan::build(config, angle, ranks)
+    }
+
+    fn build(config: &Config, angle: rope::Angle, ranks: usize) -> Result<Plan> {
+        let mut b = Builder { config, nodes: Vec::new(), angle, ranks };
         b.embed();
         let mut residual = "embed".to_string();
         for n in 0..config.num_hidden_layers {
-            residual = b.layer(n, &residual);
+            residual = b.layer(n, &residual)?;
         }
         b.head(&residual);
-        Plan { nodes: b.nodes, layers: config.num_hidden_layers }
+        Ok(Plan { nodes: b.nodes, layers: config.num_hidden_layers })
     }
 
     /// The node that records `probe`.
@@ -105,6 +148,23 @@ struct Builder<'c> {
     config: &'c Config,
     nodes: Vec<Node>,
     angle: rope::Angle,
+    ranks: usize,
+}
+
+type Inputs = Vec<(Cow<'static, str>, Source)>;
+
+/// A linear layer of a block, or a rank's part of one.
+struct Linear<'a> {
+    name: &'a str,
+    module: &'a str,
+    x: &'a str,
+    split: Split,
+    /// Outputs of a column-parallel layer, or inputs of a row-parallel one.
+    range: std::ops::Range<usize>,
+    /// Outputs.
+    width: usize,
+    rank: Rank,
+    copies: usize,
 }
 
 fn probe(name: &str) -> Source {
@@ -119,6 +179,10 @@ fn json_of<T: serde::Serialize>(params: T) -> Value {
     serde_json::to_value(params).expect("params are plain data")
 }
 
+fn rope_params(config: &Config, angle: rope::Angle) -> rope::Params {
+    rope::Params { scaling: config.rope_scaling, ..rope::Params::new(config.rope_theta, angle) }
+}
+
 impl Builder<'_> {
     fn push(
         &mut self,
@@ -129,18 +193,44 @@ impl Builder<'_> {
         width: usize,
         inputs: Vec<(&'static str, Source)>,
     ) -> String {
+        let inputs = inputs.into_iter().map(|(arg, s)| (arg.into(), s)).collect();
+        self.push_all(layer, name, op, params, width, inputs)
+    }
+
+    fn push_all(
+        &mut self,
+        layer: Option<usize>,
+        name: &str,
+        op: &'static str,
+        params: Value,
+        width: usize,
+        inputs: Inputs,
+    ) -> String {
         let probe = layer.map_or_else(|| name.to_string(), |n| format!("layers.{n}.{name}"));
-        let node =
-            Node { probe: probe.clone(), layer, op, params, inputs, view: View::Flat, width };
+        let node = Node {
+            probe: probe.clone(),
+            layer,
+            op,
+            params,
+            inputs,
+            view: View::Flat,
+            width,
+            share: Share::Whole,
+        };
         self.nodes.push(node);
         probe
     }
 
-    /// Records the last node's output by heads.
-    fn by_heads(&mut self, heads: usize) {
+    /// Changes the last node.
+    fn amend(&mut self, change: impl FnOnce(&mut Node)) {
         if let Some(node) = self.nodes.last_mut() {
-            node.view = View::Heads(heads);
+            change(node);
         }
+    }
+
+    fn ranks(&self) -> impl Iterator<Item = Rank> + use<> {
+        let of = self.ranks;
+        (0..of).map(move |rank| Rank { rank, of })
     }
 
     fn embed(&mut self) {
@@ -160,114 +250,227 @@ impl Builder<'_> {
         self.push(layer, name, "rms_norm", params, width, vec![("x", x), ("weight", weight(w))])
     }
 
-    /// A linear layer: plain or GPTQ.
-    fn linear(
-        &mut self,
-        n: usize,
-        name: &str,
-        module: &str,
-        x: &str,
-        width: usize,
-        bias: bool,
-    ) -> String {
-        let prefix = format!("model.layers.{n}.{module}");
-        let mut inputs = vec![("x", probe(x))];
-        if bias {
-            inputs.push(("bias", weight(format!("{prefix}.bias"))));
+    /// A linear layer: plain or quantised.
+    fn linear(&mut self, n: usize, l: &Linear<'_>) -> Result<String> {
+        let prefix = format!("model.layers.{n}.{}", l.module);
+        let mut inputs: Inputs = vec![("x".into(), probe(l.x))];
+        let whole = l.rank.of == 1;
+        let row_parallel = l.split == Split::Row;
+        let first = l.split == Split::Column || l.rank.rank == 0;
+        if self.config.has_bias(l.module) && first {
+            let cut = shard::dense("bias", l.split, l.range.clone()).filter(|_| !whole);
+            inputs.push(("bias".into(), source(format!("{prefix}.bias"), cut)));
         }
-        let gptq = self.config.quantization.as_ref().filter(|q| q.covers(module));
-        let Some(gptq) = gptq else {
-            inputs.push(("weight", weight(format!("{prefix}.weight"))));
-            return self.push(Some(n), name, "matmul", json!({}), width, inputs);
+        let linear = |layout| matmul::Params { layout, row_parallel, ..Default::default() };
+        let gptq = self.config.quantization.as_ref().filter(|q| q.covers(l.module));
+        let (op, params) = match gptq {
+            None => {
+                let cut = shard::dense("weight", l.split, l.range.clone()).filter(|_| !whole);
+                inputs.push(("weight".into(), source(format!("{prefix}.weight"), cut)));
+                ("matmul", json_of(linear(matmul::Layout::OutIn)))
+            }
+            Some(gptq) => {
+                for part in ["qweight", "qzeros", "scales", "g_idx"] {
+                    let cut = if whole {
+                        None
+                    } else {
+                        shard::gptq(gptq, part, l.split, l.range.clone(), &prefix)?
+                    };
+                    inputs.push((part.into(), source(format!("{prefix}.{part}"), cut)));
+                }
+                let format = match gptq.format {
+                    GptqFormat::V1 => gptq_dequant::Format::V1,
+                    GptqFormat::V2 => gptq_dequant::Format::V2,
+                };
+                let size = gptq.group_size.map_or(-1, |n| n as i64);
+                let mut params = gptq_gemm::Params::new(gptq_dequant::Params::new(format, size));
+                params.matmul = linear(matmul::Layout::InOut);
+                ("gptq_gemm", json_of(params))
+            }
         };
-        for part in ["qweight", "qzeros", "scales", "g_idx"] {
-            inputs.push((part, weight(format!("{prefix}.{part}"))));
-        }
-        let format = match gptq.format {
-            GptqFormat::V1 => gptq_dequant::Format::V1,
-            GptqFormat::V2 => gptq_dequant::Format::V2,
-        };
-        let dequant = gptq_dequant::Params::new(format, gptq.group_size.map_or(-1, |n| n as i64));
-        let params = json_of(gptq_gemm::Params::new(dequant));
-        self.push(Some(n), name, "gptq_gemm", params, width, inputs)
+        let name = format!("{}{}", l.name, l.rank.suffix());
+        let out = self.push_all(Some(n), &name, op, params, l.width, inputs);
+        self.amend(|node| node.share = l.share());
+        Ok(out)
     }
 
     /// Rope over the heads of `x`, recorded by heads.
     fn rope(&mut self, n: usize, name: &str, x: &str, heads: usize) -> String {
-        let params = json_of(rope::Params::new(self.config.rope_theta, self.angle));
+        let params = json_of(rope_params(self.config, self.angle));
         let inputs = vec![
             ("x", Source::Probe(x.to_string(), View::Heads(heads))),
             ("positions", Source::Positions),
         ];
         let width = heads * self.config.head_dim;
-        let out = self.push(Some(n), name, "rope", params, width, inputs);
-        self.by_heads(heads);
-        out
+        self.push(Some(n), name, "rope", params, width, inputs)
     }
 
     /// One block; returns the probe of the residual stream after it.
-    fn layer(&mut self, n: usize, residual: &str) -> String {
-        let c = self.config;
-        let (hidden, d) = (c.hidden_size, c.head_dim);
-        let (hq, hkv) = (c.num_attention_heads, c.num_key_value_heads);
-        let bias = c.attention_bias;
-        let prefix = format!("model.layers.{n}");
-        let l = Some(n);
+    fn layer(&mut self, n: usize, residual: &str) -> Result<String> {
+        let hidden = self.config.hidden_size;
+        let (l, prefix) = (Some(n), format!("model.layers.{n}"));
 
         // 1. Attention over the normalised residual.
-        let x = self.norm(
-            l,
-            "input_norm",
-            probe(residual),
-            format!("{prefix}.input_layernorm.weight"),
-            hidden,
-        );
-        let mut q = self.linear(n, "q_proj", "self_attn.q_proj", &x, hq * d, bias);
-        let mut k = self.linear(n, "k_proj", "self_attn.k_proj", &x, hkv * d, bias);
-        let v = self.linear(n, "v_proj", "self_attn.v_proj", &x, hkv * d, bias);
-        if c.architecture == Architecture::Qwen3 {
-            for (p, name, heads) in [(&mut q, "q_norm", hq), (&mut k, "k_norm", hkv)] {
-                let x = Source::Probe(p.clone(), View::Heads(heads));
-                let w = format!("{prefix}.self_attn.{name}.weight");
-                *p = self.norm(l, name, x, w, heads * d);
-                self.by_heads(heads);
-            }
-        }
-        let q = self.rope(n, "q_rope", &q, hq);
-        let k = self.rope(n, "k_rope", &k, hkv);
-        let attention = self.push(
-            l,
-            "attention",
-            "attention",
-            json!({ "scale": 1.0 / (d as f64).sqrt() }),
-            hq * d,
-            vec![
-                ("q", Source::Probe(q, View::Heads(hq))),
-                ("k", Source::History(k, View::Heads(hkv))),
-                ("v", Source::History(v, View::Heads(hkv))),
-            ],
-        );
-        self.by_heads(hq);
-        // Released Qwen3 has no biases; a config that sets attention_bias has one on o_proj too.
-        let o_bias = bias && c.architecture == Architecture::Qwen3;
-        let o = self.linear(n, "o_proj", "self_attn.o_proj", &attention, hidden, o_bias);
+        let w = format!("{prefix}.input_layernorm.weight");
+        let x = self.norm(l, "input_norm", probe(residual), w, hidden);
+        let o = self.sum(n, "o_proj", hidden, |b, rank| b.attention(n, rank, &x))?;
         let mid = self.add(n, "attn_residual", residual, &o);
 
-        // 2. SwiGLU over the normalised sum.
-        let x = self.norm(
-            l,
-            "post_norm",
-            probe(&mid),
-            format!("{prefix}.post_attention_layernorm.weight"),
-            hidden,
-        );
-        let inter = c.intermediate_size;
-        let gate = self.linear(n, "gate_proj", "mlp.gate_proj", &x, inter, false);
-        let up = self.linear(n, "up_proj", "mlp.up_proj", &x, inter, false);
+        // 2. SwiGLU, or a mixture of them, over the normalised sum.
+        let w = format!("{prefix}.post_attention_layernorm.weight");
+        let x = self.norm(l, "post_norm", probe(&mid), w, hidden);
+        let out = match self.config.moe_of(n) {
+            None => self.sum(n, "down_proj", hidden, |b, rank| b.mlp(n, rank, &x))?,
+            Some(_) => self.mixture(n, &x)?,
+        };
+        Ok(self.add(n, "mlp_residual", &mid, &out))
+    }
+
+    /// What each rank computes, added: the output of a row-parallel layer called `name`.
+    fn sum(
+        &mut self,
+        n: usize,
+        name: &str,
+        width: usize,
+        mut term: impl FnMut(&mut Self, Rank) -> Result<String>,
+    ) -> Result<String> {
+        let mut terms = Vec::new();
+        for rank in self.ranks() {
+            terms.push(term(self, rank)?);
+            if self.ranks > 1 {
+                self.amend(|node| node.share = Share::Term);
+            }
+        }
+        if self.ranks == 1 {
+            return Ok(terms.remove(0));
+        }
+        let parts = terms.iter().enumerate();
+        let inputs = parts.map(|(r, t)| (all_reduce::part(r).into(), probe(t))).collect();
+        Ok(self.push_all(Some(n), name, "all_reduce", json!({}), width, inputs))
+    }
+
+    /// Projections, norms, rope, attention and output projection of one rank's heads.
+    fn attention(&mut self, n: usize, rank: Rank, x: &str) -> Result<String> {
+        let c = self.config;
+        let d = c.head_dim;
+        let (q_heads, kv_heads) =
+            (rank.part(c.num_attention_heads), rank.kv_heads(c.num_key_value_heads));
+        let kv_copies = (rank.of / c.num_key_value_heads).max(1);
+        let project = |b: &mut Self, name: &str, heads: &std::ops::Range<usize>, copies| {
+            let module = format!("self_attn.{name}");
+            let (range, width) = (heads.start * d..heads.end * d, heads.len() * d);
+            let split = Split::Column;
+            b.linear(n, &Linear { name, module: &module, x, split, range, width, rank, copies })
+        };
+        let mut q = project(self, "q_proj", &q_heads, 1)?;
+        let mut k = project(self, "k_proj", &kv_heads, kv_copies)?;
+        let v = project(self, "v_proj", &kv_heads, kv_copies)?;
+        let named = |name: &str| format!("{name}{}", rank.suffix());
+        let (hq, hkv) = (q_heads.len(), kv_heads.len());
+        let by_heads = |b: &mut Self, heads: usize, copies: usize| {
+            b.amend(|node| {
+                node.view = View::Heads(heads);
+                node.share = columns(rank, copies);
+            });
+        };
+        if c.architecture.has_qk_norm() {
+            for (p, name, heads, copies) in
+                [(&mut q, "q_norm", hq, 1), (&mut k, "k_norm", hkv, kv_copies)]
+            {
+                let x = Source::Probe(p.clone(), View::Heads(heads));
+                let w = format!("model.layers.{n}.self_attn.{name}.weight");
+                *p = self.norm(Some(n), &named(name), x, w, heads * d);
+                by_heads(self, heads, copies);
+            }
+        }
+        let q = self.rope(n, &named("q_rope"), &q, hq);
+        by_heads(self, hq, 1);
+        let k = self.rope(n, &named("k_rope"), &k, hkv);
+        by_heads(self, hkv, kv_copies);
+        let mut params = json!({ "scale": 1.0 / (d as f64).sqrt() });
+        if let Some(window) = c.windows[n] {
+            params["window"] = json!(window);
+        }
+        let inputs = vec![
+            ("q", Source::Probe(q, View::Heads(hq))),
+            ("k", Source::History(k, View::Heads(hkv))),
+            ("v", Source::History(v, View::Heads(hkv))),
+        ];
+        let x = self.push(Some(n), &named("attention"), "attention", params, hq * d, inputs);
+        by_heads(self, hq, 1);
+        self.linear(
+            n,
+            &Linear {
+                name: "o_proj",
+                module: "self_attn.o_proj",
+                x: &x,
+                split: Split::Row,
+                range: q_heads.start * d..q_heads.end * d,
+                width: c.hidden_size,
+                rank,
+                copies: 1,
+            },
+        )
+    }
+
+    /// One rank's part of a dense MLP.
+    fn mlp(&mut self, n: usize, rank: Rank, x: &str) -> Result<String> {
+        let c = self.config;
+        let range = rank.part(c.intermediate_size);
+        let width = range.len();
+        let side = |b: &mut Self, name: &str| {
+            let (module, range) = (format!("mlp.{name}"), range.clone());
+            let split = Split::Column;
+            b.linear(n, &Linear { name, module: &module, x, split, range, width, rank, copies: 1 })
+        };
+        let (gate, up) = (side(self, "gate_proj")?, side(self, "up_proj")?);
         let inputs = vec![("gate", probe(&gate)), ("up", probe(&up))];
-        let act = self.push(l, "silu_mul", "silu_mul", json!({}), inter, inputs);
-        let down = self.linear(n, "down_proj", "mlp.down_proj", &act, hidden, false);
-        self.add(n, "mlp_residual", &mid, &down)
+        let name = format!("silu_mul{}", rank.suffix());
+        let act = self.push(Some(n), &name, "silu_mul", json!({}), width, inputs);
+        self.amend(|node| node.share = columns(rank, 1));
+        self.linear(
+            n,
+            &Linear {
+                name: "down_proj",
+                module: "mlp.down_proj",
+                x: &act,
+                split: Split::Row,
+                range,
+                width: c.hidden_size,
+                rank,
+                copies: 1,
+            },
+        )
+    }
+
+    /// A mixture of experts; every rank has the router and a part of each expert.
+    fn mixture(&mut self, n: usize, x: &str) -> Result<String> {
+        let c = self.config;
+        let Some(moe) = c.moe_of(n) else { return Ok(x.to_string()) };
+        let (experts, width) = (moe.num_experts, moe.intermediate_size);
+        let prefix = format!("model.layers.{n}.mlp");
+        let inputs = vec![("x", probe(x)), ("weight", weight(format!("{prefix}.gate.weight")))];
+        let logits = self.push(Some(n), "router_logits", "matmul", json!({}), experts, inputs);
+        let params = json_of(moe_route::Params::new(moe.num_experts_per_tok, moe.norm_topk_prob));
+        let inputs = vec![("logits", probe(&logits))];
+        let routing = self.push(Some(n), "routing", "moe_route", params, experts, inputs);
+        self.sum(n, "experts", c.hidden_size, |b, rank| {
+            let mut inputs: Inputs =
+                vec![("x".into(), probe(x)), ("routing".into(), probe(&routing))];
+            for e in 0..experts {
+                for module in EXPERT {
+                    let split =
+                        if module == "down_proj" { Split::Row } else { Split::Column };
+                    let cut = shard::dense("weight", split, rank.part(width));
+                    let name = format!("{prefix}.experts.{e}.{module}.weight");
+                    let arg = format!("experts.{e}.{module}.weight");
+                    inputs.push((arg.into(), source(name, cut.filter(|_| rank.of > 1))));
+                }
+            }
+            let name = format!("experts{}", rank.suffix());
+            let params = json!({});
+            Ok(b.push_all(Some(n), &name, "moe_experts", params, c.hidden_size, inputs))
+        })
     }
 
     fn add(&mut self, n: usize, name: &str, residual: &str, block: &str) -> String {
@@ -276,14 +479,48 @@ impl Builder<'_> {
     }
 
     fn head(&mut self, residual: &str) {
-        let hidden = self.config.hidden_size;
+        let (hidden, vocab) = (self.config.hidden_size, self.config.vocab_size);
         let x = self.norm(None, "final_norm", probe(residual), "model.norm.weight".into(), hidden);
         let w = if self.config.tie_word_embeddings {
             "model.embed_tokens.weight"
         } else {
             "lm_head.weight"
         };
-        let inputs = vec![("x", probe(&x)), ("weight", weight(w))];
-        self.push(None, "logits", "matmul", json!({}), self.config.vocab_size, inputs);
+        let mut parts: Inputs = Vec::new();
+        for rank in self.ranks() {
+            let range = rank.part(vocab);
+            let cut = Cut { axis: 0, range: range.clone() };
+            let w = source(w.to_string(), Some(cut).filter(|_| rank.of > 1));
+            let inputs = vec![("x", probe(&x)), ("weight", w)];
+            let name = format!("logits{}", rank.suffix());
+            let part = self.push(None, &name, "matmul", json!({}), range.len(), inputs);
+            self.amend(|node| node.share = columns(rank, 1));
+            parts.push((all_reduce::part(rank.rank).into(), probe(&part)));
+        }
+        if self.ranks > 1 {
+            self.push_all(None, "logits", "all_gather", json!({}), vocab, parts);
+        }
+    }
+}
+
+fn columns(rank: Rank, copies: usize) -> Share {
+    if rank.of == 1 { Share::Whole } else { Share::Columns { rank: rank.rank, copies } }
+}
+
+impl Linear<'_> {
+    fn share(&self) -> Share {
+        match self.split {
+            Split::Column => columns(self.rank, self.copies),
+            Split::Row if self.rank.of == 1 => Share::Whole,
+            Split::Row => Share::Term,
+        }
+    }
+}
+
+/// All of a tensor, or a part of it.
+fn source(name: String, cut: Option<Cut>) -> Source {
+    match cut {
+        Some(cut) => Source::Part(name, cut),
+        None => Source::Weight(name),
     }
 }

@@ -23,6 +23,38 @@ pub struct Preset {
     pub choices: &'static [(&'static str, &'static str, &'static str)],
 }
 
+/// transformers' modules with eager attention and eager experts. gptqmodel's linear layers cast the
+/// scales when they are loaded and add the bias to the stored product.
+const TRANSFORMERS: &[(&str, &str, &str)] = &[
+    ("rms_norm", "normalised", "stored"),
+    ("rope", "table", "stored"),
+    ("rope", "product", "stored"),
+    ("attention", "probs", "normalised"),
+    ("attention", "scores", "stored"),
+    ("silu_mul", "silu", "stored"),
+    ("gptq_gemm", "scale", "stored"),
+    ("gptq_gemm", "bias", "after_store"),
+    ("moe_experts", "silu", "stored"),
+    ("moe_experts", "down", "stored"),
+    ("moe_experts", "sum", "stored"),
+];
+
+/// vLLM's own kernels, by their public sources: rms_norm multiplies by its weight in f32 and rounds
+/// once; cos and sin lie in a table of the model's dtype, in which the products are rounded too, as is
+/// silu(gate); flash attention keeps scores in f32 and rounds P relative to a running maximum; a
+/// quantised weight is formed in the model's dtype from a scale of that dtype; a fused mixture of
+/// experts keeps routing weights in f32.
+const FUSED: &[(&str, &str, &str)] = &[
+    ("rope", "table", "stored"),
+    ("rope", "product", "stored"),
+    ("rope", "base", "fixed"),
+    ("attention", "probs", "online_64"),
+    ("silu_mul", "silu", "stored"),
+    ("gptq_gemm", "scale", "stored"),
+    ("moe_route", "weights", "f32"),
+    ("moe_experts", "silu", "stored"),
+];
+
 /// The presets.
 pub const PRESETS: &[Preset] = &[
     Preset {
@@ -44,16 +76,21 @@ pub const PRESETS: &[Preset] = &[
         summary: "transformers' eager bf16 forward: a tensor is stored after every elementary operation",
         dtype: Dtype::Bf16,
         angle: Angle::F32,
-        choices: &[
-            ("rms_norm", "normalised", "stored"),
-            ("rope", "table", "stored"),
-            ("rope", "product", "stored"),
-            ("attention", "probs", "normalised"),
-            ("attention", "scores", "stored"),
-            ("silu_mul", "silu", "stored"),
-            ("gptq_gemm", "scale", "stored"),
-            ("gptq_gemm", "bias", "after_store"),
-        ],
+        choices: TRANSFORMERS,
+    },
+    Preset {
+        name: "transformers-f16",
+        summary: "the same in f16",
+        dtype: Dtype::F16,
+        angle: Angle::F32,
+        choices: TRANSFORMERS,
+    },
+    Preset {
+        name: "fused-bf16",
+        summary: "vLLM-like fused bf16 kernels: norms, scores and sums in f32, P rounded before P V",
+        dtype: Dtype::Bf16,
+        angle: Angle::F32,
+        choices: FUSED,
     },
 ];
 
@@ -116,7 +153,10 @@ mod tests {
             for (op, knob, value) in preset.choices {
                 let params = match *op {
                     "rms_norm" => serde_json::json!({ "eps": 1e-6 }),
-                    "rope" => serde_json::json!({ "theta": 1e6 }),
+                    "rope" => serde_json::json!({ "theta": 1e6, "scaling": {
+                        "rope_type": "dynamic", "factor": 2.0, "max_position": 8
+                    } }),
+                    "moe_route" => serde_json::json!({ "top_k": 2, "normalise": true }),
                     "attention" => serde_json::json!({ "scale": 1.0 }),
                     "gptq_gemm" => serde_json::json!({
                         "dequant": { "format": "v1", "group_size": 128 }, "matmul": {}

@@ -94,22 +94,56 @@ fn examples_of(op: &str) -> Vec<(Value, Tensors)> {
         "matmul" => {
             let tensors =
                 vec![("x", ones(&[3, K])), ("weight", ones(&[4, K])), ("bias", ones(&[4]))];
-            vec![(json!({}), tensors)]
+            vec![(json!({ "row_parallel": true }), tensors)]
         }
         "gptq_dequant" => ["v1", "v2"].map(|f| (format(f), gptq().into())).into(),
         "gptq_gemm" => ["v1", "v2"].map(|f| (gemm(f), with_x())).into(),
         "rope" => {
             let positions = Tensor::from_i32(&[2], &[5, 6]);
-            vec![(json!({ "theta": 2e6 }), vec![("x", ones(&[2, 1, 8])), ("positions", positions)])]
+            let tensors = || vec![("x", ones(&[2, 1, 8])), ("positions", positions.clone())];
+            let yarn = json!({
+                "rope_type": "yarn", "factor": 4.0, "original_max_position": 32, "beta_fast": 32.0,
+                "beta_slow": 1.0, "truncate": true, "attention_factor": 1.1,
+            });
+            let dynamic = json!({ "rope_type": "dynamic", "factor": 2.0, "max_position": 4 });
+            [json!({ "rope_type": "default" }), yarn, dynamic]
+                .map(|s| (json!({ "theta": 2e6, "scaling": s }), tensors()))
+                .into()
         }
         "softmax" => vec![(json!({}), vec![("x", ones(&[2, 8]))])],
         "attention" => {
             let kv = || ones(&[5000, 2, 128]);
             let tensors = vec![("q", ones(&[3, 4, 128])), ("k", kv()), ("v", kv())];
-            vec![(json!({ "scale": 1.0 / 128f64.sqrt() }), tensors)]
+            vec![(json!({ "scale": 1.0 / 128f64.sqrt(), "window": 300 }), tensors)]
         }
         "silu_mul" => vec![(json!({}), vec![("gate", ones(&[2, 8])), ("up", ones(&[2, 8]))])],
         "add" => vec![(json!({}), vec![("a", ones(&[2, 8])), ("b", ones(&[2, 8]))])],
+        "moe_route" => {
+            vec![(json!({ "top_k": 2, "normalise": true }), vec![("logits", ones(&[2, 8]))])]
+        }
+        "moe_experts" => {
+            let expert = |names: [&'static str; 3]| names.map(|n| (n, ones(&[8, 8])));
+            let tensors = [("x", ones(&[2, 8])), ("routing", ones(&[2, 2]))];
+            let experts = [
+                [
+                    "experts.0.gate_proj.weight",
+                    "experts.0.up_proj.weight",
+                    "experts.0.down_proj.weight",
+                ],
+                [
+                    "experts.1.gate_proj.weight",
+                    "experts.1.up_proj.weight",
+                    "experts.1.down_proj.weight",
+                ],
+            ];
+            let tensors = tensors.into_iter().chain(experts.into_iter().flat_map(expert));
+            vec![(json!({}), tensors.collect())]
+        }
+        "all_reduce" | "all_gather" => {
+            let names = ["part.0", "part.1", "part.2", "part.3"];
+            let names = names.into_iter().chain(["part.4", "part.5", "part.6", "part.7"]);
+            vec![(json!({}), names.map(|n| (n, ones(&[2, 8]))).collect())]
+        }
         "argmax" => vec![(json!({}), vec![("x", ones(&[2, 8]))])],
         _ => Vec::new(),
     };

@@ -122,6 +122,22 @@ impl<'a> Fields<'a> {
         texts.map(Some).ok_or_else(|| self.wrong(name, "an array of strings", value))
     }
 
+    /// An array of integers within `range`.
+    pub(super) fn integers(
+        &self,
+        name: &'static str,
+        range: RangeInclusive<i64>,
+    ) -> Result<Option<Vec<i64>>> {
+        let Some(value) = self.value(name) else { return Ok(None) };
+        let integer = |v: &Value| v.as_i64().filter(|n| range.contains(n));
+        let items = value.as_array().and_then(|a| a.iter().map(integer).collect());
+        items.map(Some).ok_or_else(|| {
+            let expected =
+                format!("an array of integers from {} to {}", range.start(), range.end());
+            self.wrong(name, &expected, value)
+        })
+    }
+
     /// One token id or an array of them, each below `vocab`; `None` for an empty array.
     pub(super) fn ids(&self, name: &'static str, vocab: usize) -> Result<Option<Vec<u32>>> {
         let Some(value) = self.value(name) else { return Ok(None) };

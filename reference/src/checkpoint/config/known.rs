@@ -72,8 +72,9 @@ const HARMLESS: &[&str] = &[
     "top_k",
     "top_p",
     "typical_p",
-    // Meaningful only with a sliding window, which is refused when active.
-    "max_window_layers",
+    // Training of a mixture of experts.
+    "output_router_logits",
+    "router_aux_loss_coef",
 ];
 
 /// Fields that change the numbers unless their value is one that switches them off.
@@ -90,6 +91,7 @@ const REFUSED: &[(&str, &str)] = &[
     ("mlp_bias", "biases in the MLP"),
     ("mlp_only_layers", "a mixture of experts"),
     ("moe_intermediate_size", "a mixture of experts"),
+    ("norm_topk_prob", "a mixture of experts"),
     ("mrope_section", "multimodal RoPE"),
     ("num_experts", "a mixture of experts"),
     ("num_experts_per_tok", "a mixture of experts"),
@@ -97,7 +99,7 @@ const REFUSED: &[(&str, &str)] = &[
     ("num_nextn_predict_layers", "layers for multi-token prediction"),
     ("per_layer_config", "settings of single layers"),
     ("pruned_heads", "pruned heads"),
-    ("shared_expert_intermediate_size", "a mixture of experts"),
+    ("shared_expert_intermediate_size", "a shared expert"),
     ("text_config", "a multimodal model"),
     ("tie_encoder_decoder", "an encoder"),
     ("use_dynamic_ntk", "RoPE scaling"),
@@ -138,8 +140,8 @@ pub(super) fn check(config: &Fields<'_>) -> Result<()> {
                 return Err(config.error(
                     name,
                     format!(
-                        "asks for {what}, which is not supported: assay runs dense \
-                         Qwen2ForCausalLM and Qwen3ForCausalLM models"
+                        "asks for {what}, which assay does not run in this architecture: it runs \
+                         Qwen2ForCausalLM, Qwen3ForCausalLM and Qwen3MoeForCausalLM"
                     ),
                 ));
             }

@@ -9,17 +9,21 @@
 mod fields;
 mod gptq;
 mod known;
+mod moe;
 mod rope;
+mod window;
 
 use std::fmt;
 use std::path::Path;
 
 use self::fields::Fields;
 pub use self::gptq::{Gptq, GptqFormat};
+pub use self::moe::Moe;
 use super::ensure_folder;
 use super::json::{self, Object};
 use crate::dtype::Dtype;
 use crate::error::{Error, Result};
+use crate::ops::rope::Scaling;
 
 /// A model family that can be run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -28,6 +32,8 @@ pub enum Architecture {
     Qwen2,
     /// Qwen3ForCausalLM, dense: RMSNorm on each head's q and k, no biases in released models.
     Qwen3,
+    /// Qwen3MoeForCausalLM: Qwen3 with a mixture of experts in place of (most) MLPs.
+    Qwen3Moe,
 }
 
 impl Architecture {
@@ -36,6 +42,7 @@ impl Architecture {
         match self {
             Architecture::Qwen2 => "Qwen2ForCausalLM",
             Architecture::Qwen3 => "Qwen3ForCausalLM",
+            Architecture::Qwen3Moe => "Qwen3MoeForCausalLM",
         }
     }
 
@@ -43,7 +50,13 @@ impl Architecture {
         match self {
             Architecture::Qwen2 => "qwen2",
             Architecture::Qwen3 => "qwen3",
+            Architecture::Qwen3Moe => "qwen3_moe",
         }
+    }
+
+    /// Whether each head's q and k go through an RMSNorm.
+    pub fn has_qk_norm(self) -> bool {
+        self != Architecture::Qwen2
     }
 }
 
@@ -63,6 +76,16 @@ pub const LINEARS: [&str; 7] = [
     "mlp.up_proj",
     "mlp.down_proj",
 ];
+
+/// The three linear layers of an expert.
+pub const EXPERT: [&str; 3] = ["gate_proj", "up_proj", "down_proj"];
+
+/// `up_proj` of `mlp.experts.3.up_proj`; `None` for what is no expert's.
+pub fn expert_linear(module: &str) -> Option<&str> {
+    let (expert, name) = module.strip_prefix("mlp.experts.")?.split_once('.')?;
+    expert.parse::<usize>().ok()?;
+    Some(name)
+}
 
 /// A model's shape and constants.
 #[derive(Clone, Debug, PartialEq)]
@@ -87,6 +110,12 @@ pub struct Config {
     pub rms_norm_eps: f64,
     /// Base of the rotary angles.
     pub rope_theta: f64,
+    /// Change of the rotary angles for long contexts.
+    pub rope_scaling: Scaling,
+    /// By layer: the keys that a query sees, its own included; `None` is all.
+    pub windows: Vec<Option<usize>>,
+    /// The mixture of experts, in Qwen3-MoE.
+    pub moe: Option<Moe>,
     /// Whether the head is the embedding.
     pub tie_word_embeddings: bool,
     /// Whether q, k and v have biases (in Qwen3, o as well). True in Qwen2.
@@ -152,7 +181,8 @@ impl Config {
         let num_key_value_heads = kv_heads(&f, num_attention_heads)?;
         let vocab_size = f.count("vocab_size", 1 << 24)?;
         check_activation(&f)?;
-        check_window(&f, num_hidden_layers)?;
+        let max_position_embeddings = f.count("max_position_embeddings", 1 << 30)?;
+        let (rope_theta, rope_scaling) = rope::read(&f, max_position_embeddings)?;
         let config = Config {
             architecture,
             vocab_size,
@@ -163,10 +193,13 @@ impl Config {
             num_key_value_heads,
             head_dim: head_dim(&f, architecture, hidden_size, num_attention_heads)?,
             rms_norm_eps: eps(&f)?,
-            rope_theta: rope::theta(&f)?,
+            rope_theta,
+            rope_scaling,
+            windows: window::read(&f, architecture, num_hidden_layers)?,
+            moe: moe::read(&f, architecture, num_hidden_layers)?,
             tie_word_embeddings: tied(&f)?,
             attention_bias: attention_bias(&f, architecture)?,
-            max_position_embeddings: f.count("max_position_embeddings", 1 << 30)?,
+            max_position_embeddings,
             dtype: dtype(&f)?,
             eos_token_ids: f.ids("eos_token_id", vocab_size)?.unwrap_or_default(),
             quantization: gptq::read(&f, beside)?,
@@ -186,9 +219,37 @@ impl Config {
         self.num_key_value_heads * self.head_dim
     }
 
-    /// Outputs and inputs of a linear layer of a block (see [`LINEARS`]), or `None` for other
-    /// names.
+    /// The mixture of experts of a layer, if it is one.
+    pub fn moe_of(&self, layer: usize) -> Option<&Moe> {
+        self.moe.as_ref().filter(|m| m.sparse.get(layer) == Some(&true))
+    }
+
+    /// The linear layers of block `layer` in the forward's order, the router's apart.
+    pub fn linears(&self, layer: usize) -> Vec<String> {
+        let (attention, mlp) = LINEARS.split_at(4);
+        let mut all: Vec<String> = attention.iter().map(|m| (*m).to_string()).collect();
+        match self.moe_of(layer) {
+            None => all.extend(mlp.iter().map(|m| (*m).to_string())),
+            Some(moe) => {
+                for e in 0..moe.num_experts {
+                    all.extend(EXPERT.iter().map(|m| format!("mlp.experts.{e}.{m}")));
+                }
+            }
+        }
+        all
+    }
+
+    /// Outputs and inputs of a linear layer of a block (see [`LINEARS`]; an expert's is
+    /// `mlp.experts.3.up_proj`), or `None` for other names.
     pub fn linear_shape(&self, module: &str) -> Option<[usize; 2]> {
+        if let Some(name) = expert_linear(module) {
+            let width = self.moe.as_ref()?.intermediate_size;
+            return match name {
+                "gate_proj" | "up_proj" => Some([width, self.hidden_size]),
+                "down_proj" => Some([self.hidden_size, width]),
+                _ => None,
+            };
+        }
         Some(match module {
             "self_attn.q_proj" => [self.q_rows(), self.hidden_size],
             "self_attn.k_proj" | "self_attn.v_proj" => [self.kv_rows(), self.hidden_size],
@@ -204,7 +265,7 @@ impl Config {
         self.attention_bias
             && match module {
                 "self_attn.q_proj" | "self_attn.k_proj" | "self_attn.v_proj" => true,
-                "self_attn.o_proj" => self.architecture == Architecture::Qwen3,
+                "self_attn.o_proj" => self.architecture.has_qk_norm(),
                 _ => false,
             }
     }
@@ -229,11 +290,13 @@ impl Config {
 }
 
 fn architecture(f: &Fields<'_>) -> Result<Architecture> {
-    let supported = "supported are Qwen2ForCausalLM (qwen2) and Qwen3ForCausalLM (qwen3), dense";
+    let supported = "supported are Qwen2ForCausalLM (qwen2), Qwen3ForCausalLM (qwen3) and \
+         Qwen3MoeForCausalLM (qwen3_moe)";
     let classes = f.need("architectures", f.texts("architectures")?, supported)?;
     let architecture = match classes[..] {
         ["Qwen2ForCausalLM"] => Architecture::Qwen2,
         ["Qwen3ForCausalLM"] => Architecture::Qwen3,
+        ["Qwen3MoeForCausalLM"] => Architecture::Qwen3Moe,
         _ => {
             let classes = classes.iter().map(|c| c.escape_debug().to_string()).collect::<Vec<_>>();
             return Err(f.error("architectures", format!("names {classes:?}: {supported}")));
@@ -270,7 +333,7 @@ fn kv_heads(f: &Fields<'_>, heads: usize) -> Result<usize> {
 fn head_dim(f: &Fields<'_>, arch: Architecture, hidden: usize, heads: usize) -> Result<usize> {
     let dim = match (f.integer("head_dim", 1..=4096)?, arch) {
         (Some(dim), _) => dim as usize, // 1..=4096
-        (None, Architecture::Qwen3) => {
+        (None, Architecture::Qwen3 | Architecture::Qwen3Moe) => {
             let why = "Qwen3's is not hidden_size / num_attention_heads: released models have \
                  128, and q_proj's rows divided by num_attention_heads tell it";
             return f.need("head_dim", None, why);
@@ -321,7 +384,7 @@ fn attention_bias(f: &Fields<'_>, arch: Architecture) -> Result<bool> {
              this field is wrong",
         )),
         (Architecture::Qwen2, _) => Ok(true),
-        (Architecture::Qwen3, given) => Ok(given.unwrap_or(false)),
+        (_, given) => Ok(given.unwrap_or(false)),
     }
 }
 
@@ -334,39 +397,6 @@ fn check_activation(f: &Fields<'_>) -> Result<()> {
             format!("is `{}`: only `silu` is supported", other.escape_debug()),
         )),
     }
-}
-
-fn check_window(f: &Fields<'_>, layers: usize) -> Result<()> {
-    let unsupported = "sliding-window attention is not supported yet, only full attention is";
-    let (window, active) = (f.value("sliding_window"), f.flag("use_sliding_window")?);
-    match (window, active) {
-        (_, Some(true)) => {
-            return Err(f.error("use_sliding_window", format!("is true: {unsupported}")));
-        }
-        (Some(window), None) => {
-            return Err(f.error(
-                "sliding_window",
-                format!(
-                    "is {window}, but `use_sliding_window` is missing, and engines differ in \
-                     what that means; add `use_sliding_window`: false if the model does not use \
-                     it ({unsupported})"
-                ),
-            ));
-        }
-        _ => {}
-    }
-    let Some(types) = f.texts("layer_types")? else { return Ok(()) };
-    if let Some(i) = types.iter().position(|t| *t != "full_attention") {
-        let kind = types[i].escape_debug();
-        return Err(f.error("layer_types", format!("has `{kind}` for layer {i}: {unsupported}")));
-    }
-    if types.len() != layers {
-        return Err(f.error(
-            "layer_types",
-            format!("lists {} layers, but num_hidden_layers is {layers}", types.len()),
-        ));
-    }
-    Ok(())
 }
 
 fn dtype(f: &Fields<'_>) -> Result<Dtype> {

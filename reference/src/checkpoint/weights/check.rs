@@ -293,7 +293,7 @@ fn hints(config: &Config, files: &Files) -> String {
         Architecture::Qwen2 if qwen3 => {
             hint("the files hold q_norm weights, so this is Qwen3ForCausalLM".to_owned());
         }
-        Architecture::Qwen3 if !qwen3 && any(".self_attn.q_proj.bias") => {
+        Architecture::Qwen3 | Architecture::Qwen3Moe if !qwen3 && any(".self_attn.q_proj.bias") => {
             hint(
                 "the files hold biases of q_proj and no q_norm, so this is Qwen2ForCausalLM"
                     .to_owned(),
@@ -301,8 +301,12 @@ fn hints(config: &Config, files: &Files) -> String {
         }
         _ => {}
     }
-    if any(".mlp.experts.") {
-        hint("the files hold experts: a mixture of experts is not supported".to_owned());
+    let moe = any(".mlp.experts.");
+    if moe && config.moe.is_none() {
+        hint("the files hold experts, so this is Qwen3MoeForCausalLM".to_owned());
+    }
+    if !moe && config.moe.is_some() {
+        hint("the files hold no experts, so this is no mixture of them".to_owned());
     }
     match (&config.quantization, any(".qweight")) {
         (None, true) => hint(

@@ -19,10 +19,33 @@ pub(super) fn catalogue(params: &Params, tensors: &Tensors) -> Vec<Fault<Attenti
             |s: &mut S| s.params.kv_head = KvHead::Modulo,
         ));
     }
+    faults.extend(windows(params, s));
     faults.extend(scales(params, d));
     faults.extend(rescales(s));
     faults.extend(precision());
     faults.extend(store_faults(["A154", "A155"]));
+    faults
+}
+
+/// What is got wrong about a sliding window that is on.
+fn windows(params: &Params, s: usize) -> Vec<Fault<Attention>> {
+    let Some(window) = params.window.filter(|&w| w < s) else { return Vec::new() };
+    let fault = |code, slug, detail: String, window: Option<usize>| {
+        Fault::new(code, slug, detail, move |s: &mut S| s.params.window = window)
+    };
+    let mut faults = vec![
+        fault("A156", "window_ignored", format!("keys behind the window of {window} are seen"), None),
+        fault(
+            "A157",
+            "window_one_wider",
+            format!("a query sees {} keys instead of {window}", window + 1),
+            Some(window + 1),
+        ),
+    ];
+    if window > 1 {
+        let detail = format!("a query sees {} keys instead of {window}", window - 1);
+        faults.push(fault("A158", "window_one_narrower", detail, Some(window - 1)));
+    }
     faults
 }
 

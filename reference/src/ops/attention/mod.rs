@@ -2,8 +2,9 @@
 //!
 //! Shapes: q [T, Hq, D], k and v [S, Hkv, D] with T <= S and Hq a multiple of Hkv; output [T, Hq, D].
 //! Query t is at position S - T + t (the mask is aligned to the lower right, so that a KV cache or a
-//! chunk of a prompt sees its whole prefix) and head h reads kv head h / (Hq / Hkv). Masked keys are
-//! skipped, so a NaN in one cannot reach the output.
+//! chunk of a prompt sees its whole prefix) and head h reads kv head h / (Hq / Hkv). With a sliding
+//! window of w a query sees its own key and the w - 1 before it. Masked keys are skipped, so a NaN in
+//! one cannot reach the output.
 //! Points: `qk` (raw scores), `scores` (scaled), `probs`, `output`. Arithmetic in f32.
 //! Conventions: P stays in f32 (`probs=f32`), is rounded to the stored dtype after the division, as
 //! eager frameworks do (`normalised`), or before it, relative to the final maximum (`stored`) or to
@@ -91,6 +92,9 @@ pub struct Rescale {
 pub struct Params {
     /// Factor of the raw scores, 1 / sqrt(head_dim).
     pub scale: f64,
+    /// Keys that a query sees, its own included; `None` is all: a sliding window.
+    #[serde(default)]
+    pub window: Option<usize>,
     /// Mask alignment.
     #[serde(default)]
     pub mask: MaskCorner,
@@ -125,6 +129,7 @@ impl Params {
     pub fn new(scale: f64) -> Params {
         Params {
             scale,
+            window: None,
             mask: MaskCorner::LowerRight,
             kv_head: KvHead::Divide,
             lost: Lost::Nothing,
@@ -154,7 +159,8 @@ impl Params {
                 Lost::First => j == 0,
                 Lost::Window(n) => j + n <= own,
             };
-        j <= last && !lost
+        let behind = self.window.is_some_and(|w| j + w <= own);
+        j <= last && !behind && !lost
     }
 }
 
@@ -191,6 +197,9 @@ impl Op for Attention {
                 k.shape()
             );
             return Err(Error::arg(Self::NAME, "k", what));
+        }
+        if params.window == Some(0) {
+            return Err(Error::arg(Self::NAME, "window", "is 0: a query sees at least its own key"));
         }
         if !params.scale.is_finite() {
             return Err(Error::arg(Self::NAME, "scale", format!("is {}", params.scale)));

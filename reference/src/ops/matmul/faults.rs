@@ -141,3 +141,13 @@ fn accumulator_faults(k: usize) -> Vec<Fault<Matmul>> {
     }
     faults
 }
+
+/// The bias of a row-parallel layer, added by every rank instead of one.
+pub(super) fn bias_by_rank() -> Vec<Fault<Matmul>> {
+    let times = |n: usize| {
+        let detail = format!("each of {n} ranks adds the bias: it counts {n} times");
+        let edit = move |s: &mut Setup<Matmul>| s.params.bias = Bias::Times(n);
+        Fault::new("A11D", "bias_times_ranks", detail, edit).keyed(format!("{n}"))
+    };
+    [2, 4, 8].into_iter().map(times).collect()
+}

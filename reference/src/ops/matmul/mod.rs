@@ -4,7 +4,9 @@
 //! Products of bf16 are exact in f32; the sum accumulates in f32 in any order.
 //! Points: `x` (a row of x before the products), `accumulated` (the sum before the bias), `output`.
 //! Conventions: the bias joins the f32 accumulator (one rounding), or is added to the stored product
-//! (two roundings, as an eager framework without a fused epilogue does).
+//! (two roundings, as an eager framework without a fused epilogue does). A row-parallel layer of a
+//! model split over n ranks may be the sum of n stored partial products, the bias in rank 0's
+//! (`partials=2`, `4`, `8`), added in f32 or stored after each rank (`2_stored` ...).
 //! Non-finite values follow IEEE. K = 0 is refused.
 //!
 //! Source: <https://docs.pytorch.org/docs/stable/generated/torch.nn.functional.linear.html>
@@ -45,6 +47,8 @@ pub enum Bias {
     ByRow,
     /// None although there is one: a fault.
     Dropped,
+    /// So many times, by every rank of a row-parallel layer: a fault.
+    Times(usize),
 }
 
 /// Semantic knobs; shapes come from the tensors.
@@ -55,6 +59,12 @@ pub struct Params {
     pub layout: Layout,
     /// Bias indexing.
     pub bias: Bias,
+    /// Whether a model split over ranks splits the reduction of this layer.
+    pub row_parallel: bool,
+    /// Over how many ranks it is split: their partial products are stored, then added. 0 is 1.
+    pub ranks: usize,
+    /// Whether the sum over ranks is stored after each rank.
+    pub ranks_stored: bool,
 }
 
 /// The op.
@@ -67,6 +77,25 @@ fn dims(params: &Params, x: &[usize], w: &[usize]) -> (usize, usize, usize) {
     let m = x.iter().product::<usize>() / k;
     let n = if params.layout == Layout::InOut { w[1] } else { w[0] };
     (m, k, n)
+}
+
+/// The sum over ranks of their stored partial products, each over a contiguous part of the reduction.
+fn over_ranks<R: Real>(
+    x: &[R],
+    weight: &[R],
+    params: &Params,
+    policy: &Policy,
+    with_bias: impl Fn(R) -> R,
+) -> R {
+    let store = |y: R| y.round(policy.output, policy.lambda);
+    let part = x.len().div_ceil(params.ranks).max(1);
+    let mut parts = x.chunks(part).zip(weight.chunks(part)).enumerate().map(|(rank, (x, w))| {
+        let y = R::dot(x, w, 0, &policy.acc);
+        store(if rank == 0 { with_bias(y) } else { policy.apply_one("accumulated", y) })
+    });
+    let first = parts.next().unwrap_or(R::lift(0.0));
+    let add = |sum: R, y: R| if params.ranks_stored { store(sum).add(y) } else { sum.add(y) };
+    parts.fold(first, add)
 }
 
 impl Op for Matmul {
@@ -136,11 +165,19 @@ impl Op for Matmul {
                     Layout::InOut | Layout::Misread => (0..k).map(|i| w.at(i * n + c)).collect(),
                 };
                 let one = |(row, &r): (&Vec<R>, &usize)| {
-                    let sum = R::dot(row, &weight, 0, &policy.acc);
-                    let sum = policy.apply_one("accumulated", sum);
-                    let Some(bias) = bias else { return sum };
-                    let b = if params.bias == Bias::ByRow { bias.at(r % n) } else { bias.at(c) };
-                    sum.add(b)
+                    let with_bias = |sum: R| {
+                        let sum = policy.apply_one("accumulated", sum);
+                        let Some(bias) = bias else { return sum };
+                        match params.bias {
+                            Bias::ByRow => sum.add(bias.at(r % n)),
+                            Bias::Times(n) => (0..n).fold(sum, |sum, _| sum.add(bias.at(c))),
+                            _ => sum.add(bias.at(c)),
+                        }
+                    };
+                    if params.ranks < 2 {
+                        return with_bias(R::dot(row, &weight, 0, &policy.acc));
+                    }
+                    over_ranks(row, &weight, params, policy, with_bias)
                 };
                 xs.iter().zip(&rows).map(one).collect()
             })
@@ -152,12 +189,30 @@ impl Op for Matmul {
         vec![Out { name: "output", data }]
     }
 
-    fn knobs(_params: &Params) -> Vec<Knob<Self>> {
-        vec![Knob::new("bias", "in_accumulator").or("after_store", |s: &mut Setup<Self>| {
+    fn knobs(params: &Params) -> Vec<Knob<Self>> {
+        let bias = Knob::new("bias", "in_accumulator").or("after_store", |s: &mut Setup<Self>| {
             if s.tensors.contains_key("bias") {
                 s.policy.round_at("accumulated", s.policy.output.dtype);
             }
-        })]
+        });
+        if !params.row_parallel {
+            return vec![bias];
+        }
+        let mut partials = Knob::new("partials", "1");
+        for (value, ranks, stored) in [
+            ("2", 2, false),
+            ("4", 4, false),
+            ("8", 8, false),
+            ("2_stored", 2, true),
+            ("4_stored", 4, true),
+            ("8_stored", 8, true),
+        ] {
+            partials = partials.or_eager(value, move |s: &mut Setup<Self>| {
+                s.params.ranks = ranks;
+                s.params.ranks_stored = stored;
+            });
+        }
+        vec![bias, partials]
     }
 
     fn faults(params: &Params, tensors: &Tensors) -> Vec<Fault<Self>> {
@@ -165,7 +220,11 @@ impl Op for Matmul {
             return Vec::new();
         };
         let (_, k, n) = dims(params, x.shape(), w.shape());
-        faults::catalogue(k, n, tensors.contains_key("bias"), params.layout)
+        let mut faults = faults::catalogue(k, n, tensors.contains_key("bias"), params.layout);
+        if params.row_parallel && tensors.contains_key("bias") {
+            faults.extend(faults::bias_by_rank());
+        }
+        faults
     }
 
     fn propose(_params: &Params, residual: &Residual<'_>) -> Vec<Fault<Self>> {

@@ -7,12 +7,19 @@
 //! Conventions: `angle=f32` is transformers': the inverse frequency and its product with the position
 //! are rounded to f32 (at position 32767 the cosine differs from f64's by 1.8e-3); `angle=f64` rounds
 //! neither. `table=stored` keeps cos and sin in the model's dtype, as transformers and vLLM do;
-//! `product=stored` rounds each product there, as an eager framework does.
+//! `product=stored` rounds each product there, as an eager framework does. Under dynamic scaling the
+//! base follows the largest position of the call (`base=by_call`, transformers: keys cached by an
+//! earlier call keep their rotation) or is that of the whole extended context (`base=fixed`, vLLM).
+//! Scalings change the frequencies and, in YaRN, multiply cos and sin: see [`Scaling`].
 //!
 //! Source: <https://arxiv.org/abs/2104.09864>
 
+mod scaling;
+
 use serde::{Deserialize, Serialize};
 
+pub use self::scaling::{Scaling, Yarn, mscale};
+use self::scaling::{Frequency, frequencies};
 use super::{
     ArgSpec, Fault, Inputs, Knob, Op, Out, OutSpec, Residual, Setup, Tensors, Tile, gain_faults,
     need, store_faults,
@@ -52,6 +59,18 @@ pub enum Angle {
 pub struct Params {
     /// Base of the frequencies, from the config.
     pub theta: f64,
+    /// Change of the frequencies for long contexts.
+    #[serde(default)]
+    pub scaling: Scaling,
+    /// Whether dynamic scaling uses the whole extended context instead of the call's positions.
+    #[serde(default)]
+    pub base_fixed: bool,
+    /// YaRN interpolates every frequency: a fault.
+    #[serde(default)]
+    pub ramp_missing: bool,
+    /// Exponent of the attention factor: a fault unless 1.
+    #[serde(default = "once")]
+    pub attention_factor_power: u32,
     /// Pairing.
     #[serde(default)]
     pub pairing: Pairing,
@@ -74,9 +93,33 @@ fn once() -> u32 {
 }
 
 impl Params {
-    /// The right op with `theta`.
+    /// The right op with `theta` and no scaling.
     pub fn new(theta: f64, angle: Angle) -> Params {
-        Params { theta, pairing: Pairing::Halves, angle, offset: 0, times: 1, inverse: false }
+        Params {
+            theta,
+            scaling: Scaling::Default,
+            base_fixed: false,
+            ramp_missing: false,
+            attention_factor_power: 1,
+            pairing: Pairing::Halves,
+            angle,
+            offset: 0,
+            times: 1,
+            inverse: false,
+        }
+    }
+
+    /// The frequencies of a call whose largest position is `seq_len` - 1.
+    fn frequencies(&self, d: usize, seq_len: usize) -> Vec<Frequency> {
+        let seq_len = match self.scaling {
+            Scaling::Dynamic { factor, max_position } if self.base_fixed => {
+                (max_position as f64 * factor) as usize
+            }
+            _ => seq_len,
+        };
+        let interpolated = Scaling::Linear { factor: self.scaling.factor() };
+        let scaling = if self.ramp_missing { &interpolated } else { &self.scaling };
+        frequencies(scaling, self.theta, d, seq_len)
     }
 }
 
@@ -84,23 +127,33 @@ impl Params {
 #[derive(Debug)]
 pub struct Rope;
 
-/// (cos, sin) of one position for i < D/2.
-fn table<R: Real>(params: &Params, position: i64, d: usize, policy: &Policy) -> (Vec<R>, Vec<R>) {
+/// (cos, sin) of one position for each frequency.
+fn table<R: Real>(
+    params: &Params,
+    position: i64,
+    frequencies: &[Frequency],
+    policy: &Policy,
+) -> (Vec<R>, Vec<R>) {
     let f32_ = Rounding::nearest(Dtype::F32);
-    let u = f32_.dtype.unit_roundoff();
+    let (u, u64) = (f32_.dtype.unit_roundoff(), Dtype::F64.unit_roundoff());
     let p = (position + params.offset) as f64;
-    let (mut cos, mut sin) = (Vec::with_capacity(d / 2), Vec::with_capacity(d / 2));
-    for i in 0..d / 2 {
-        let inv = math::pow(params.theta, -2.0 * i as f64 / d as f64);
+    let factor = (0..params.attention_factor_power)
+        .fold(1.0, |f, _| f * params.scaling.attention_factor());
+    let table_u = if params.angle == Angle::F64 && policy.acc.dtype == Dtype::F64 { u64 } else { u };
+    // The factor is a constant of the arithmetic, rounded, and so is its product.
+    let factor_error = if factor == 1.0 { 0.0 } else { 2.0 * table_u };
+    let (mut cos, mut sin) =
+        (Vec::with_capacity(frequencies.len()), Vec::with_capacity(frequencies.len()));
+    for f in frequencies {
+        let inv = f.value;
         // The radius of the angle: libraries' f32 powers differ by an ulp or two.
         let (angle, radius) = match params.angle {
-            Angle::F64 => (p * inv, (p * inv).abs() * 8.0 * Dtype::F64.unit_roundoff()),
+            Angle::F64 => (p * inv, p.abs() * (f.error + 5.0 * inv) * u64),
             Angle::F32 => {
                 let inv32 = f32_.round(inv);
-                let pow_error = if i == 0 { 0.0 } else { 3.0 * u * inv.abs() };
                 let a = f32_.round(p * inv32);
                 let product = if a == p * inv32 { 0.0 } else { u * a.abs() };
-                (a, p.abs() * pow_error + product)
+                (a, p.abs() * f.error * u + product)
             }
             Angle::Bf16 => {
                 let bf = Rounding::nearest(Dtype::Bf16);
@@ -108,16 +161,13 @@ fn table<R: Real>(params: &Params, position: i64, d: usize, policy: &Policy) -> 
             }
         };
         let angle = if params.inverse { -angle } else { angle };
-        let table_u = if params.angle == Angle::F64 && policy.acc.dtype == Dtype::F64 {
-            Dtype::F64.unit_roundoff()
-        } else {
-            u
-        };
         let value = |v: f64| {
-            if radius == 0.0 && v.abs() == 1.0 || v == 0.0 {
+            if factor == 1.0 && (radius == 0.0 && v.abs() == 1.0 || v == 0.0) {
                 R::lift(v)
+            } else if radius == 0.0 && v.abs() == 1.0 {
+                R::constant(v * factor)
             } else {
-                R::approx(v, radius + 2.0 * table_u)
+                R::approx(v * factor, factor * (radius + 2.0 * table_u + factor_error))
             }
         };
         cos.push(value(math::cos(angle)));
@@ -176,6 +226,7 @@ impl Op for Rope {
                 format!("must be > 0, is {}", params.theta),
             ));
         }
+        params.scaling.check(d).map_err(|what| Error::arg(Self::NAME, "scaling", what))?;
         Ok(OutSpec::output(x.shape()))
     }
 
@@ -187,8 +238,10 @@ impl Op for Rope {
     ) -> Vec<Out<R>> {
         let (x, positions) = (inputs.req("x"), inputs.req("positions"));
         let &[t, heads, d] = x.shape() else { unreachable!("checked") };
+        let largest = (0..t).map(|i| positions.int(i)).max().unwrap_or(0).max(0);
+        let frequencies = params.frequencies(d, largest as usize + 1);
         let tables: Vec<_> =
-            (0..t).map(|i| table::<R>(params, positions.int(i), d, policy)).collect();
+            (0..t).map(|i| table::<R>(params, positions.int(i), &frequencies, policy)).collect();
         Out::by_rows(tile, t * heads, |r| {
             let (cos, sin) = &tables[r / heads];
             let mut row = x.row(r);
@@ -212,7 +265,14 @@ impl Op for Rope {
                 s.policy.round_at(point, s.policy.output.dtype);
             })
         };
-        vec![angle, stored("table"), stored("product")]
+        let mut knobs = vec![angle, stored("table"), stored("product")];
+        if matches!(params.scaling, Scaling::Dynamic { .. }) {
+            knobs.push(
+                Knob::new("base", "by_call")
+                    .or("fixed", |s: &mut Setup<Self>| s.params.base_fixed = true),
+            );
+        }
+        knobs
     }
 
     fn faults(params: &Params, tensors: &Tensors) -> Vec<Fault<Self>> {
@@ -272,6 +332,7 @@ impl Op for Rope {
             "inverse frequency and position are rounded to bf16 before their product",
             |s: &mut Setup<Self>| s.params.angle = Angle::Bf16,
         ));
+        faults.extend(scaling_faults(params));
         faults.extend(store_faults(["A137", "A139"]));
         faults
     }
@@ -279,4 +340,54 @@ impl Op for Rope {
     fn propose(_params: &Params, residual: &Residual<'_>) -> Vec<Fault<Self>> {
         gain_faults("A138", residual)
     }
+}
+
+/// What is got wrong about a scaling.
+fn scaling_faults(params: &Params) -> Vec<Fault<Rope>> {
+    let mut faults = Vec::new();
+    let mut fault = |code, slug, detail: String, edit: fn(&mut Params)| {
+        let edit = move |s: &mut Setup<Rope>| edit(&mut s.params);
+        faults.push(Fault::new(code, slug, detail, edit));
+    };
+    if params.scaling != Scaling::Default {
+        fault("A13A", "scaling_ignored", "the frequencies are those of no scaling".into(), |p| {
+            p.scaling = Scaling::Default;
+        });
+    }
+    let factor = params.scaling.attention_factor();
+    if factor != 1.0 {
+        fault(
+            "A13B",
+            "attention_factor_ignored",
+            format!("cos and sin are not multiplied by the attention factor {factor}"),
+            |p| p.attention_factor_power = 0,
+        );
+        fault(
+            "A13C",
+            "attention_factor_squared",
+            format!("cos and sin are multiplied by the attention factor {factor} twice"),
+            |p| p.attention_factor_power = 2,
+        );
+    }
+    if matches!(params.scaling, Scaling::Yarn(_)) {
+        fault(
+            "A13D",
+            "yarn_as_linear",
+            "all frequencies are divided by the factor: YaRN's ramp is missing".into(),
+            |p| p.ramp_missing = true,
+        );
+    }
+    if matches!(params.scaling, Scaling::Yarn(Yarn { truncate: true, .. })) {
+        fault(
+            "A13E",
+            "yarn_ramp_not_truncated",
+            "the ends of YaRN's ramp are not rounded to whole dimensions".into(),
+            |p| {
+                if let Scaling::Yarn(yarn) = &mut p.scaling {
+                    yarn.truncate = false;
+                }
+            },
+        );
+    }
+    faults
 }
