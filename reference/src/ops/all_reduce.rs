@@ -1,0 +1,132 @@
+//! `all_reduce`: the sum of the ranks' partial outputs of a row-parallel layer.
+//!
+//! Shapes: part.0 ... part.(n-1), each [..., D] as a rank stored it; output [..., D].
+//! Points: `sum` (after each addition but the last), `output`.
+//! Conventions: the running sum is f32 and rounded once (`sum=f32`), or is stored in the model's dtype
+//! after each rank, as a ring over bf16 buffers does (`sum=stored`). Parts are added in rank order.
+//!
+//! Source: <https://arxiv.org/abs/1909.08053>
+
+use serde::{Deserialize, Serialize};
+
+use super::{
+    ArgSpec, Fault, Inputs, Knob, Op, Out, OutSpec, Residual, Setup, Tensors, Tile, gain_faults,
+    need, store_faults,
+};
+use crate::arith::Real;
+use crate::error::{Error, Result};
+use crate::policy::Policy;
+
+/// Semantic knobs.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Params {
+    /// A rank whose part is left out: a fault.
+    pub lost: Option<usize>,
+    /// Whether only rank 0's part arrives: a fault.
+    pub first_only: bool,
+}
+
+/// The op.
+#[derive(Debug)]
+pub struct AllReduce;
+
+/// Name of a rank's argument.
+pub fn part(rank: usize) -> String {
+    format!("part.{rank}")
+}
+
+fn ranks(tensors: &Tensors) -> usize {
+    (0..).take_while(|&r| tensors.contains_key(&part(r))).count()
+}
+
+/// The parts of all ranks, equal in shape but for their last dimension.
+pub(super) fn check_parts(op: &'static str, tensors: &Tensors) -> Result<Vec<Vec<usize>>> {
+    let n = ranks(tensors);
+    if n < tensors.len() {
+        let stray = tensors.keys().find(|k| !(0..n).any(|r| part(r) == **k));
+        let what = format!("is not one of the parts of {n} ranks, which are part.0, part.1 ...");
+        return Err(Error::arg(op, stray.map_or("part.0", String::as_str), what));
+    }
+    need(op, tensors, "part.0", true)?;
+    (0..n).map(|r| Ok(need(op, tensors, &part(r), true)?.shape().to_vec())).collect()
+}
+
+impl Op for AllReduce {
+    const NAME: &'static str = "all_reduce";
+    const SUMMARY: &'static str = "sum of the ranks' partial outputs";
+    const ARGS: &'static [ArgSpec] = &[ArgSpec::new("part.*", "[..., D] of rank 0, 1 ...")];
+    const POINTS: &'static [&'static str] = &["sum", "output"];
+    type Params = Params;
+
+    fn check(_params: &Params, tensors: &Tensors) -> Result<Vec<OutSpec>> {
+        let shapes = check_parts(Self::NAME, tensors)?;
+        for (r, shape) in shapes.iter().enumerate() {
+            if *shape != shapes[0] {
+                let what = format!("must have part.0's shape {:?}, has {shape:?}", shapes[0]);
+                return Err(Error::arg(Self::NAME, part(r), what));
+            }
+        }
+        Ok(OutSpec::output(shapes[0].clone()))
+    }
+
+    fn eval<R: Real>(
+        params: &Params,
+        inputs: &Inputs<'_, R>,
+        policy: &Policy,
+        tile: &Tile,
+    ) -> Vec<Out<R>> {
+        let parts: Vec<_> = (0..).map_while(|r| inputs.get(&part(r))).collect();
+        let rows = parts[0].shape().iter().product::<usize>() / parts[0].cols();
+        Out::by_rows(tile, rows, |i| {
+            let mut sum: Option<Vec<R>> = None;
+            for (r, part) in parts.iter().enumerate() {
+                if params.lost == Some(r) || params.first_only && r > 0 {
+                    continue;
+                }
+                let row = part.row(i);
+                sum = Some(match sum {
+                    None => row,
+                    Some(mut sum) => {
+                        policy.apply("sum", &mut sum);
+                        sum.iter_mut().zip(row).for_each(|(s, x)| *s = s.add(x));
+                        sum
+                    }
+                });
+            }
+            let mut row = sum.unwrap_or_else(|| vec![R::lift(0.0); parts[0].cols()]);
+            policy.apply("output", &mut row);
+            row
+        })
+    }
+
+    fn knobs(_params: &Params) -> Vec<Knob<Self>> {
+        vec![Knob::new("sum", "f32").or("stored", |s: &mut Setup<Self>| {
+            s.policy.round_at("sum", s.policy.output.dtype);
+        })]
+    }
+
+    fn faults(_params: &Params, tensors: &Tensors) -> Vec<Fault<Self>> {
+        let n = ranks(tensors);
+        let mut faults = Vec::new();
+        for rank in 0..n {
+            let detail = format!("the part of rank {rank} is missing from the sum");
+            let edit = move |s: &mut Setup<Self>| s.params.lost = Some(rank);
+            faults.push(Fault::new("A220", "rank_dropped", detail, edit).keyed(format!("{rank}")));
+        }
+        if n > 1 {
+            faults.push(Fault::new(
+                "A221",
+                "not_reduced",
+                "rank 0's part is taken for the sum",
+                |s: &mut Setup<Self>| s.params.first_only = true,
+            ));
+        }
+        faults.extend(store_faults(["A222", "A223"]));
+        faults
+    }
+
+    fn propose(_params: &Params, residual: &Residual<'_>) -> Vec<Fault<Self>> {
+        gain_faults("A224", residual)
+    }
+}

@@ -1,0 +1,283 @@
+//! `moe_experts`: the sum over a token's experts of routing weight times SwiGLU MLP.
+//!
+//! Shapes: x [T, H], routing [T, E] (0 where an expert is not chosen), for each expert e the tensors of
+//! three linear layers: `experts.e.gate_proj.*` and `up_proj` [I, H], `down_proj` [H, I]; output [T, H].
+//! y = sum_e routing\[e\] down_e(silu(gate_e x) * up_e x), in the order of the experts.
+//! Points: `gate_up`, `silu`, `product`, `down`, `scaled`, `sum` (after each addition), `output`.
+//! Conventions: what is stored in the model's dtype between the steps. By default gate, up, their
+//! product and the weighted output are, and the sum is f32, as in fused kernels; an eager framework
+//! also stores silu(gate), the output before it is weighted (`down=stored`), and the sum after each
+//! expert (`sum=stored`).
+//!
+//! Source: <https://arxiv.org/abs/2505.09388> and transformers' `Qwen3MoeExperts`
+
+use serde::{Deserialize, Serialize};
+
+use super::{
+    Arg, ArgSpec, Fault, Inputs, Knob, Op, Out, OutSpec, Residual, Setup, Tensors, Tile,
+    gain_faults, matmul, need, silu_mul, store_faults,
+};
+use crate::arith::{Real, fenv::DefaultEnv};
+use crate::dtype::Dtype;
+use crate::error::{Error, Result};
+use crate::policy::Policy;
+
+/// How expert outputs are weighted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Weighting {
+    /// By the routing weights.
+    #[default]
+    Routing,
+    /// By 1: a fault.
+    One,
+    /// By the routing weights twice: a fault.
+    Squared,
+}
+
+/// Semantic knobs.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Params {
+    /// Weighting of the experts.
+    pub weighting: Weighting,
+    /// silu(up) * gate: a fault.
+    pub swapped: bool,
+    /// Expert e uses the weights of expert (e + shift) mod E: a fault unless 0.
+    pub shift: usize,
+    /// The chosen expert with the highest index is left out: a fault.
+    pub last_dropped: bool,
+}
+
+/// The op.
+#[derive(Debug)]
+pub struct MoeExperts;
+
+fn tensor_name(expert: usize, module: &str, part: &str) -> String {
+    format!("experts.{expert}.{module}.{part}")
+}
+
+/// One linear layer of an expert over rows.
+fn linear<R: Real>(
+    inputs: &Inputs<'_, R>,
+    expert: usize,
+    module: &str,
+    x: Vec<R>,
+    rows: usize,
+    policy: &Policy,
+) -> Vec<R> {
+    let shape = vec![rows, x.len() / rows];
+    let weight = inputs.req(&tensor_name(expert, module, "weight")).clone();
+    let edges = Inputs::none().with("x", Arg::Made { shape, data: x }).with("weight", weight);
+    matmul::Matmul::eval(&matmul::Params::default(), &edges, &policy.parts[0], &Tile::ALL)
+        .remove(0)
+        .data
+}
+
+/// One expert's MLP over rows, before it is weighted.
+fn mlp<R: Real>(
+    params: &Params,
+    inputs: &Inputs<'_, R>,
+    expert: usize,
+    x: &[R],
+    rows: usize,
+    policy: &Policy,
+) -> Vec<R> {
+    let side = |module: &str| {
+        let mut out = linear(inputs, expert, module, x.to_vec(), rows, policy);
+        policy.apply("gate_up", &mut out);
+        out
+    };
+    let (mut gate, mut up) = (side("gate_proj"), side("up_proj"));
+    if params.swapped {
+        std::mem::swap(&mut gate, &mut up);
+    }
+    gate.iter_mut().for_each(|g| *g = silu_mul::silu(*g));
+    policy.apply("silu", &mut gate);
+    gate.iter_mut().zip(&up).for_each(|(g, u)| *g = g.mul(*u));
+    policy.apply("product", &mut gate);
+    let mut out = linear(inputs, expert, "down_proj", gate, rows, policy);
+    policy.apply("down", &mut out);
+    out
+}
+
+/// Experts of the case: those whose `down_proj` is there.
+fn experts(tensors: &Tensors) -> usize {
+    (0..).take_while(|&e| tensors.contains_key(&tensor_name(e, "down_proj", "weight"))).count()
+}
+
+impl Op for MoeExperts {
+    const NAME: &'static str = "moe_experts";
+    const SUMMARY: &'static str = "weighted sum of the chosen experts' MLPs";
+    const ARGS: &'static [ArgSpec] = &[
+        ArgSpec::new("x", "[T, H] activations"),
+        ArgSpec::new("routing", "[T, E] weights, 0 where not chosen"),
+        ArgSpec::new("experts.*", "the tensors of E experts: experts.0.gate_proj.weight [I, H] ..."),
+    ];
+    const POINTS: &'static [&'static str] =
+        &["gate_up", "silu", "product", "down", "scaled", "sum", "output"];
+    type Params = Params;
+
+    fn check(_params: &Params, tensors: &Tensors) -> Result<Vec<OutSpec>> {
+        let x = need(Self::NAME, tensors, "x", true)?;
+        let routing = need(Self::NAME, tensors, "routing", true)?;
+        let (&[t, h], &[rt, e]) = (x.shape(), routing.shape()) else {
+            let what = format!("and routing must have two dimensions, x has {:?}", x.shape());
+            return Err(Error::arg(Self::NAME, "x", what));
+        };
+        if rt != t {
+            let what = format!("must have {t} rows, has shape {:?}", routing.shape());
+            return Err(Error::arg(Self::NAME, "routing", what));
+        }
+        if experts(tensors) != e {
+            let what = format!("has {e} experts, but there are tensors of {}", experts(tensors));
+            return Err(Error::arg(Self::NAME, "routing", what));
+        }
+        for expert in 0..e {
+            check_expert(tensors, expert, h)?;
+        }
+        Ok(OutSpec::output([t, h]))
+    }
+
+    fn eval<R: Real>(
+        params: &Params,
+        inputs: &Inputs<'_, R>,
+        policy: &Policy,
+        tile: &Tile,
+    ) -> Vec<Out<R>> {
+        let (x, routing) = (inputs.req("x"), inputs.req("routing"));
+        let (h, e) = (x.cols(), routing.cols());
+        let rows = tile.rows_of(routing.shape()[0]);
+        let weights: Vec<Vec<R>> = rows.iter().map(|&r| routing.row(r)).collect();
+        // By row: what each of its experts adds.
+        let mut terms: Vec<Vec<Vec<R>>> = vec![Vec::new(); rows.len()];
+        for expert in 0..e {
+            let takes = |i: &usize| {
+                let last = || weights[*i][expert + 1..].iter().all(|w| w.value() == 0.0);
+                weights[*i][expert].value() != 0.0 && !(params.last_dropped && last())
+            };
+            let mine: Vec<usize> = (0..rows.len()).filter(takes).collect();
+            if mine.is_empty() {
+                continue;
+            }
+            let data: Vec<R> = mine.iter().flat_map(|&i| x.row(rows[i])).collect();
+            let source = (expert + params.shift) % e;
+            let out = mlp(params, inputs, source, &data, mine.len(), policy);
+            for (i, row) in mine.into_iter().zip(out.chunks(h)) {
+                let w = weights[i][expert];
+                let mut scaled: Vec<R> = match params.weighting {
+                    Weighting::Routing => row.iter().map(|y| y.mul(w)).collect(),
+                    Weighting::One => row.to_vec(),
+                    Weighting::Squared => row.iter().map(|y| y.mul(w).mul(w)).collect(),
+                };
+                policy.apply("scaled", &mut scaled);
+                terms[i].push(scaled);
+            }
+        }
+        let _env = DefaultEnv::enter();
+        let mut data = Vec::with_capacity(rows.len() * h);
+        for terms in terms {
+            let mut row = total(&terms, h, policy);
+            policy.apply("output", &mut row);
+            tile.pick(&row, &mut data);
+        }
+        vec![Out { name: "output", data }]
+    }
+
+    fn knobs(_params: &Params) -> Vec<Knob<Self>> {
+        let also_stored = |point: &'static str| {
+            Knob::new(point, "f32").or("stored", move |s: &mut Setup<Self>| {
+                s.policy.round_at(point, s.policy.output.dtype);
+            })
+        };
+        let kept = |name: &'static str, points: &'static [&'static str]| {
+            Knob::new(name, "stored").or("f32", move |s: &mut Setup<Self>| {
+                s.policy.points.retain(|(p, _)| !points.contains(p));
+            })
+        };
+        vec![
+            kept("intermediate", &["gate_up", "product"]),
+            also_stored("silu"),
+            also_stored("down"),
+            kept("scaled", &["scaled"]),
+            also_stored("sum"),
+        ]
+    }
+
+    fn faults(_params: &Params, tensors: &Tensors) -> Vec<Fault<Self>> {
+        let mut faults = Vec::new();
+        let mut fault = |code, slug, detail: &str, edit: fn(&mut Params)| {
+            faults.push(Fault::new(code, slug, detail, move |s: &mut Setup<Self>| {
+                edit(&mut s.params);
+            }));
+        };
+        fault("A210", "unweighted", "expert outputs are added without their routing weights", |p| {
+            p.weighting = Weighting::One;
+        });
+        fault("A211", "weighted_twice", "routing weights are multiplied in twice", |p| {
+            p.weighting = Weighting::Squared;
+        });
+        fault("A212", "operands_swapped", "silu(up) * gate: the operands are swapped", |p| {
+            p.swapped = true;
+        });
+        fault("A213", "last_expert_dropped", "the chosen expert of the highest index is left out", |p| {
+            p.last_dropped = true;
+        });
+        if experts(tensors) > 1 {
+            fault("A214", "expert_off_by_one", "each expert uses the next one's weights", |p| {
+                p.shift = 1;
+            });
+        }
+        faults.extend(store_faults(["A215", "A216"]));
+        faults
+    }
+
+    fn propose(_params: &Params, residual: &Residual<'_>) -> Vec<Fault<Self>> {
+        gain_faults("A217", residual)
+    }
+
+    fn policy(dtype: Dtype) -> Policy {
+        let mut policy = Policy::stored_as(dtype);
+        for point in ["gate_up", "product", "scaled"] {
+            policy.round_at(point, dtype);
+        }
+        policy.parts.push(Policy::stored_as(dtype));
+        policy
+    }
+}
+
+/// The sum of a row's terms: in any order, or one by one where something happens after each.
+fn total<R: Real>(terms: &[Vec<R>], width: usize, policy: &Policy) -> Vec<R> {
+    if policy.is_identity_at("sum") {
+        let column = |c: usize| terms.iter().map(|t| t[c]).collect::<Vec<R>>();
+        return (0..width).map(|c| R::sum(&column(c), 0, &policy.acc)).collect();
+    }
+    let mut row = vec![R::lift(0.0); width];
+    for term in terms {
+        row.iter_mut().zip(term).for_each(|(s, t)| *s = s.add(*t));
+        policy.apply("sum", &mut row);
+    }
+    row
+}
+
+fn check_expert(tensors: &Tensors, expert: usize, h: usize) -> Result<()> {
+    const OP: &str = MoeExperts::NAME;
+    let shape = |module: &str| -> Result<(String, [usize; 2])> {
+        let name = tensor_name(expert, module, "weight");
+        let t = need(OP, tensors, &name, true)?;
+        match *t.shape() {
+            [n, k] => Ok((name, [n, k])),
+            _ => Err(Error::arg(OP, &name, format!("must be [N, K], is {:?}", t.shape()))),
+        }
+    };
+    let (_, [width, k]) = shape("gate_proj")?;
+    for (module, expect) in
+        [("gate_proj", [width, h]), ("up_proj", [width, k]), ("down_proj", [h, width])]
+    {
+        let (name, found) = shape(module)?;
+        if found != expect {
+            return Err(Error::arg(OP, &name, format!("must be {expect:?}, is {found:?}")));
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,218 @@
+//! `moe_route`: which experts a token goes to, and with which weights.
+//!
+//! Shapes: logits [T, E]; output [T, E]: the softmax's probability for each of the k most likely
+//! experts, divided by their sum where the model asks for it (`norm_topk_prob`), and 0 for the others.
+//! The softmax is f32 in any model. Equal logits: the lower index is chosen; since frameworks do not
+//! say which they take, both outcomes are within the bound. A NaN makes its row NaN.
+//! Points: `probs`, `output`.
+//! Conventions: weights are stored in the model's dtype (`weights=stored`) or kept in f32, as fused
+//! kernels do (`weights=f32`).
+//!
+//! Source: <https://arxiv.org/abs/2505.09388> and transformers' `Qwen3MoeTopKRouter`
+
+use serde::{Deserialize, Serialize};
+
+use super::softmax::{exponentials, maximum};
+use super::{
+    ArgSpec, Fault, Inputs, Knob, Op, Out, OutSpec, Residual, Setup, Tensors, Tile, gain_faults,
+    need, store_faults,
+};
+use crate::arith::Real;
+use crate::dtype::{Dtype, Rounding, pow2};
+use crate::error::{Error, Result};
+use crate::policy::Policy;
+
+/// Which experts are taken.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Choose {
+    /// The most likely.
+    #[default]
+    Largest,
+    /// The least likely: a fault.
+    Smallest,
+    /// The first k, whatever the logits: a fault.
+    First,
+}
+
+/// How logits become weights.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Scoring {
+    /// Softmax over all experts.
+    #[default]
+    Softmax,
+    /// 1 / (1 + e^-x) of each: a fault.
+    Sigmoid,
+}
+
+/// Semantic knobs.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Params {
+    /// Experts a token goes to.
+    pub top_k: usize,
+    /// Whether their weights are divided by their sum.
+    pub normalise: bool,
+    /// Which are taken.
+    #[serde(default)]
+    pub choose: Choose,
+    /// How they are weighted.
+    #[serde(default)]
+    pub scoring: Scoring,
+}
+
+impl Params {
+    /// The right op.
+    pub fn new(top_k: usize, normalise: bool) -> Params {
+        Params { top_k, normalise, choose: Choose::Largest, scoring: Scoring::Softmax }
+    }
+}
+
+/// The op.
+#[derive(Debug)]
+pub struct MoeRoute;
+
+fn scores<R: Real>(row: &[R], params: &Params, policy: &Policy) -> Vec<R> {
+    let mut p = match params.scoring {
+        Scoring::Softmax => {
+            let mut p = exponentials(row, maximum(row));
+            let sum = R::sum(&p, 0, &policy.acc);
+            p.iter_mut().for_each(|x| *x = x.div(sum));
+            p
+        }
+        Scoring::Sigmoid => {
+            row.iter().map(|x| R::lift(1.0).div(R::lift(1.0).add(x.neg().exp()))).collect()
+        }
+    };
+    policy.apply("probs", &mut p);
+    p
+}
+
+/// For each expert whether it is chosen, and whether that depends on how a tie is broken.
+fn chosen<R: Real>(row: &[R], scores: &[R], params: &Params) -> Vec<(bool, bool)> {
+    let n = row.len();
+    let key = |i: usize| match params.choose {
+        Choose::Largest => scores[i].value(),
+        Choose::Smallest => -scores[i].value(),
+        Choose::First => -(i as f64),
+    };
+    let mut order: Vec<usize> = (0..n).collect();
+    order.sort_by(|&a, &b| key(b).total_cmp(&key(a)).then(a.cmp(&b)));
+    let mut out = vec![(false, false); n];
+    order[..params.top_k].iter().for_each(|&i| out[i].0 = true);
+    if params.top_k == n || params.choose == Choose::First {
+        return out;
+    }
+    // Probabilities that an f32 softmax may not tell apart, or may exchange.
+    let (last, next) = (scores[order[params.top_k - 1]].value(), scores[order[params.top_k]].value());
+    let near = |p: f64| (p - last).abs() <= 16.0 * pow2(-R::BITS) * last.abs();
+    if near(next) {
+        (0..n).filter(|&i| near(scores[i].value())).for_each(|i| out[i].1 = true);
+    }
+    out
+}
+
+impl Op for MoeRoute {
+    const NAME: &'static str = "moe_route";
+    const SUMMARY: &'static str = "weights of the k most likely experts";
+    const ARGS: &'static [ArgSpec] = &[ArgSpec::new("logits", "[T, E] the router's")];
+    const POINTS: &'static [&'static str] = &["probs", "output"];
+    type Params = Params;
+
+    fn check(params: &Params, tensors: &Tensors) -> Result<Vec<OutSpec>> {
+        let logits = need(Self::NAME, tensors, "logits", true)?;
+        if !(1..=logits.cols()).contains(&params.top_k) {
+            let what = format!("must be from 1 to {}, is {}", logits.cols(), params.top_k);
+            return Err(Error::arg(Self::NAME, "top_k", what));
+        }
+        Ok(OutSpec::output(logits.shape()))
+    }
+
+    fn eval<R: Real>(
+        params: &Params,
+        inputs: &Inputs<'_, R>,
+        policy: &Policy,
+        tile: &Tile,
+    ) -> Vec<Out<R>> {
+        let logits = inputs.req("logits");
+        let rows = logits.shape().iter().product::<usize>() / logits.cols();
+        Out::by_rows(tile, rows, |r| {
+            let row = logits.row(r);
+            if !maximum(&row).value().is_finite() {
+                return vec![R::lift(f64::NAN); row.len()];
+            }
+            let mut p = scores(&row, params, policy);
+            let chosen = chosen(&row, &p, params);
+            if params.normalise {
+                let taken: Vec<R> =
+                    p.iter().zip(&chosen).filter(|(_, c)| c.0).map(|(p, _)| *p).collect();
+                let sum = R::sum(&taken, 0, &policy.acc);
+                p.iter_mut().for_each(|x| *x = x.div(sum));
+            }
+            for (x, (taken, tied)) in p.iter_mut().zip(chosen) {
+                let weight = x.value();
+                *x = match (taken, tied) {
+                    (true, false) => *x,
+                    (true, true) => R::approx(weight, weight),
+                    (false, true) => R::approx(0.0, weight),
+                    (false, false) => R::lift(0.0),
+                };
+            }
+            policy.apply("output", &mut p);
+            p
+        })
+    }
+
+    fn knobs(_params: &Params) -> Vec<Knob<Self>> {
+        vec![Knob::new("weights", "stored").or("f32", |s: &mut Setup<Self>| {
+            if s.policy.output.dtype != Dtype::F64 {
+                s.policy.output = Rounding::nearest(Dtype::F32);
+            }
+        })]
+    }
+
+    fn faults(params: &Params, tensors: &Tensors) -> Vec<Fault<Self>> {
+        let mut faults = Vec::new();
+        let mut fault = |code, slug, detail: String, edit: fn(&mut Params)| {
+            faults.push(Fault::new(code, slug, detail, move |s: &mut Setup<Self>| {
+                edit(&mut s.params);
+            }));
+        };
+        let what = if params.normalise { "not divided by their sum" } else { "divided by their sum" };
+        fault("A200", "normalisation_flipped", format!("the chosen weights are {what}"), |p| {
+            p.normalise = !p.normalise;
+        });
+        let k = params.top_k;
+        if k > 1 {
+            let detail = format!("{} experts are chosen instead of {k}", k - 1);
+            fault("A201", "one_expert_fewer", detail, |p| p.top_k -= 1);
+        }
+        let experts = tensors.get("logits").map_or(0, |t| t.cols());
+        if k < experts {
+            let detail = format!("{} experts are chosen instead of {k}", k + 1);
+            fault("A202", "one_expert_more", detail, |p| p.top_k += 1);
+            fault("A203", "smallest_chosen", "the least likely experts are chosen".into(), |p| {
+                p.choose = Choose::Smallest;
+            });
+            fault("A204", "first_chosen", format!("the first {k} experts are chosen"), |p| {
+                p.choose = Choose::First;
+            });
+        }
+        fault("A205", "sigmoid", "each logit goes through a sigmoid, not a softmax".into(), |p| {
+            p.scoring = Scoring::Sigmoid;
+        });
+        faults.push(Fault::new(
+            "A206",
+            "probs_stored",
+            "probabilities are rounded to the model's dtype before experts are chosen",
+            |s: &mut Setup<Self>| s.policy.round_at("probs", s.policy.output.dtype),
+        ));
+        faults.extend(store_faults(["A207", "A208"]));
+        faults
+    }
+
+    fn propose(_params: &Params, residual: &Residual<'_>) -> Vec<Fault<Self>> {
+        gain_faults("A209", residual)
+    }
+}
