@@ -52,5 +52,6 @@ pub fn observe(case: &Arc<Case>, output: Tensor, label: &str, structured: bool) 
 /// When a run is not of the op.
 #[track_caller]
 pub fn judged(op: &str, runs: &[Observation], scope: Scope) -> Judgement {
-    judge(op, runs, Options { scope, unseen: Unseen::Nothing }).expect("runs of the op")
+    judge(op, runs, Options { scope, unseen: Unseen::Nothing, preset: None })
+        .expect("runs of the op")
 }

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use assay_reference::checkpoint::Checkpoint;
 use assay_reference::ops::rope::Angle;
 use assay_reference::ops::{Scope, Tensors};
-use assay_reference::qwen::{Node, Plan, Source, View};
+use assay_reference::qwen::{Node, Plan, Preset, Source, View};
 use assay_reference::trace::Trace;
 use assay_reference::{Case, Dtype, Error, Result, Tensor};
 use serde::Serialize;
@@ -36,6 +36,9 @@ pub struct NodeReport {
 pub struct DiffReport {
     /// Dtype of the recorded model.
     pub dtype: Dtype,
+    /// The preset whose conventions alone were allowed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub preset: Option<&'static str>,
     /// Ops in the forward's order.
     pub nodes: Vec<NodeReport>,
 }
@@ -58,20 +61,28 @@ impl DiffReport {
     }
 }
 
-/// Diffs `trace` against the checkpoint's forward. `progress` is told of each op.
+/// Diffs `trace` against the checkpoint's forward, under every legitimate convention of a framework or
+/// under those of a preset alone. `progress` is told of each op.
 ///
 /// # Errors
-/// When the trace is not of this checkpoint's model, or a recorded tensor has a wrong shape.
+/// When the trace is not of this checkpoint's model, a recorded tensor has a wrong shape, or the
+/// preset is of another dtype.
 pub fn diff(
     checkpoint: &Checkpoint,
     trace: &Trace,
+    preset: Option<&'static Preset>,
     progress: &mut dyn FnMut(usize, usize, &str),
 ) -> Result<DiffReport> {
     check_model(checkpoint, trace)?;
-    let angle = if trace.manifest().dtype == Dtype::F64 { Angle::F64 } else { Angle::F32 };
+    let dtype = trace.manifest().dtype;
+    if let Some(preset) = preset.filter(|p| p.dtype != dtype) {
+        let what = format!("records {dtype}, but preset {} is {}", preset.name, preset.dtype);
+        return Err(Error::file(trace.dir().join("manifest.json"), what));
+    }
+    let angle = if dtype == Dtype::F64 { Angle::F64 } else { Angle::F32 };
     let plan = Plan::new(checkpoint.config(), angle);
     check_shapes(&plan, trace)?;
-    let source = Recording { checkpoint, trace, replaced: BTreeMap::new() };
+    let source = Recording { checkpoint, trace, preset, replaced: BTreeMap::new() };
     let mut nodes = Vec::with_capacity(plan.nodes.len());
     for (i, node) in plan.nodes.iter().enumerate() {
         progress(i, plan.nodes.len(), &node.probe);
@@ -79,7 +90,7 @@ pub fn diff(
         nodes.push(NodeReport { probe: node.probe.clone(), op: node.op.into(), judgement });
     }
     settle_recordings(&plan, source, &mut nodes)?;
-    Ok(DiffReport { dtype: trace.manifest().dtype, nodes })
+    Ok(DiffReport { dtype, preset: preset.map(|p| p.name), nodes })
 }
 
 fn check_model(checkpoint: &Checkpoint, trace: &Trace) -> Result<()> {
@@ -118,6 +129,7 @@ fn check_shapes(plan: &Plan, trace: &Trace) -> Result<()> {
 struct Recording<'a> {
     checkpoint: &'a Checkpoint,
     trace: &'a Trace,
+    preset: Option<&'static Preset>,
     replaced: BTreeMap<String, Tensor>,
 }
 
@@ -133,8 +145,11 @@ impl Recording<'_> {
         if let Some(missing) = node.reads().find(|p| self.probe(p).is_none()) {
             return Ok(Judgement::skipped(format!("its input `{missing}` was not recorded")));
         }
-        let options = Options { scope: Scope::Framework, unseen: Unseen::Applicable };
-        judge(node.op, &self.observations(node)?, options)
+        judge(node.op, &self.observations(node)?, self.options(Unseen::Applicable))
+    }
+
+    fn options(&self, unseen: Unseen) -> Options {
+        Options { scope: Scope::Framework, unseen, preset: self.preset }
     }
 
     /// The node's inputs and output; what depends on positions by segment, since each forward call
@@ -240,7 +255,7 @@ fn settle_recordings(
 /// The recorded output with the elements that no convention allows replaced by the reference's.
 fn recompute(source: &Recording<'_>, node: &Node) -> Result<Option<Tensor>> {
     let observations = source.observations(node)?;
-    let options = Options { scope: Scope::Framework, unseen: Unseen::Nothing };
+    let options = source.options(Unseen::Nothing);
     let parts: Vec<Tensor> =
         observations.iter().map(|o| reference_output(o, options)).collect::<Result<_>>()?;
     let Some(recorded) = source.probe(&node.probe) else { return Ok(None) };

@@ -154,7 +154,7 @@ pub fn check_backend(
         return Ok(KernelReport::failed(kernel, cases.len(), findings));
     }
     let unseen = if profile == Profile::Full { Unseen::Catalogue } else { Unseen::Nothing };
-    let options = Options { scope: Scope::Kernel, unseen };
+    let options = Options { scope: Scope::Kernel, unseen, preset: None };
     let judgement = judge(kernel.op, &observations, options)?;
     Ok(KernelReport {
         kernel: kernel.name.into(),

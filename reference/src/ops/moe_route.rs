@@ -105,7 +105,8 @@ fn chosen<R: Real>(row: &[R], scores: &[R], params: &Params) -> Vec<(bool, bool)
         return out;
     }
     // Probabilities that an f32 softmax may not tell apart, or may exchange.
-    let (last, next) = (scores[order[params.top_k - 1]].value(), scores[order[params.top_k]].value());
+    let (last, next) =
+        (scores[order[params.top_k - 1]].value(), scores[order[params.top_k]].value());
     let near = |p: f64| (p - last).abs() <= 16.0 * pow2(-R::BITS) * last.abs();
     if near(next) {
         (0..n).filter(|&i| near(scores[i].value())).for_each(|i| out[i].1 = true);
@@ -179,7 +180,8 @@ impl Op for MoeRoute {
                 edit(&mut s.params);
             }));
         };
-        let what = if params.normalise { "not divided by their sum" } else { "divided by their sum" };
+        let what =
+            if params.normalise { "not divided by their sum" } else { "divided by their sum" };
         fault("A200", "normalisation_flipped", format!("the chosen weights are {what}"), |p| {
             p.normalise = !p.normalise;
         });

@@ -5,7 +5,7 @@ use serde_json::Value;
 use crate::dtype::Dtype;
 use crate::error::{Error, Result};
 use crate::ops::rope::Angle;
-use crate::ops::{Op, Setup, Tensors};
+use crate::ops::{Choice, Knob, Op, Setup, Tensors};
 use crate::policy::Policy;
 
 /// A named set of conventions for a whole forward.
@@ -115,15 +115,27 @@ impl Preset {
             .map_err(|e| Error::arg(O::NAME, "params", format!("{e} in {params}")))?;
         let mut setup =
             Setup::<O> { params, policy: O::policy(self.dtype), tensors: tensors.clone() };
+        self.edit(&mut setup);
+        Ok((setup.params, setup.policy))
+    }
+
+    /// Makes this preset's choices on a setup of defaults; they are returned as `knob=value`.
+    pub fn edit<O: Op>(&self, setup: &mut Setup<O>) -> Vec<String> {
+        let mut made = Vec::new();
         for knob in O::knobs(&setup.params) {
-            let wanted = self.choices.iter().find(|(op, k, _)| *op == O::NAME && *k == knob.name);
-            if let Some((_, _, value)) = wanted
-                && let Some(choice) = knob.choices.iter().find(|c| c.value == *value)
-            {
-                (choice.edit)(&mut setup);
+            if let Some(choice) = self.choice(&knob) {
+                (choice.edit)(setup);
+                made.push(format!("{}={}", knob.name, choice.value));
             }
         }
-        Ok((setup.params, setup.policy))
+        made
+    }
+
+    /// The choice of a knob, if this preset makes one.
+    fn choice<'k, O: Op>(&self, knob: &'k Knob<O>) -> Option<&'k Choice<O>> {
+        let of_knob = |c: &&(&str, &str, &str)| c.0 == O::NAME && c.1 == knob.name;
+        let (_, _, value) = self.choices.iter().find(of_knob)?;
+        knob.choices.iter().find(|c| c.value == *value)
     }
 }
 

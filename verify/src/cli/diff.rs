@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::time::Instant;
 
 use assay_reference::checkpoint::Checkpoint;
+use assay_reference::qwen::Preset;
 use assay_reference::trace::Trace;
 use clap::Args;
 
@@ -18,6 +19,9 @@ pub(super) struct DiffArgs {
     model: PathBuf,
     /// Folder of the trace: manifest.json and safetensors (docs/trace_format.md)
     trace: PathBuf,
+    /// Allow only this preset's conventions (see `assay list presets`) [default: every legitimate one]
+    #[arg(long, value_name = "NAME")]
+    preset: Option<String>,
     /// Show every op, not only those that do not pass
     #[arg(long)]
     all: bool,
@@ -32,9 +36,10 @@ pub(super) fn run(args: &DiffArgs) -> anyhow::Result<u8> {
     for warning in checkpoint.warnings() {
         say(&format!("warning: {warning}\n"), true);
     }
+    let preset = args.preset.as_deref().map(Preset::named).transpose()?;
     let trace = Trace::open(&args.trace)?;
     let bar = progress::bar(0);
-    let report = diff::diff(&checkpoint, &trace, &mut |i, n, probe| {
+    let report = diff::diff(&checkpoint, &trace, preset, &mut |i, n, probe| {
         bar.set_length(n as u64);
         bar.set_position(i as u64);
         bar.set_message(probe.to_string());

@@ -1,6 +1,6 @@
 //! Acceptance, element by element: o in [rnd(y - e), rnd(y + e)].
 
-use assay_reference::Rounding;
+use assay_reference::{Policy, Rounding};
 use assay_reference::arith::{Ball, math};
 use assay_reference::ops::{Op, Setup, Tile};
 
@@ -23,10 +23,24 @@ pub(super) struct Expected {
     pub(super) hi: Vec<f64>,
 }
 
-/// Evaluates the bound of a setup on a tile.
-pub(super) fn expect<O: Op, const P: i32>(setup: &Setup<O>, tile: &Tile) -> Expected {
-    let out = setup.eval::<Ball<P>>(tile).remove(0).data;
-    let policy = &setup.policy;
+/// Evaluates the bound of a setup on a tile, in the arithmetic that the case is held to.
+pub(super) fn expect<O: Op>(setup: &Setup<O>, arithmetic: Arithmetic, tile: &Tile) -> Expected {
+    match arithmetic {
+        Arithmetic::F32 => intervals(setup.eval::<Ball<24>>(tile).remove(0).data, &setup.policy),
+        Arithmetic::F64 => intervals(setup.eval::<Ball<53>>(tile).remove(0).data, &setup.policy),
+    }
+}
+
+/// The arithmetic that a subject is allowed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Arithmetic {
+    /// For stored bf16, f16 and f32.
+    F32,
+    /// For stored f64.
+    F64,
+}
+
+fn intervals<const P: i32>(out: Vec<Ball<P>>, policy: &Policy) -> Expected {
     let n = out.len();
     let mut e = Expected {
         v: Vec::with_capacity(n),

@@ -39,7 +39,7 @@ pub(super) struct Subject<'a, O: Op> {
 
 impl<O: Op> Subject<'_, O> {
     /// All explanations of run `i`, and the number of hypotheses tried. `only` restricts the faults.
-    pub(super) fn explain<const P: i32>(
+    pub(super) fn explain(
         &self,
         i: usize,
         bases: &[usize],
@@ -52,17 +52,17 @@ impl<O: Op> Subject<'_, O> {
         let mut found = Vec::new();
         for base in self.distinct(i, bases) {
             let setup = run.setup(&self.conventions[base].edits);
-            let faults = candidates::<O, P>(run, &setup, only);
+            let faults = candidates::<O>(run, &setup, only);
             tried += faults.len();
             let hits: Vec<Explanation> = faults
                 .par_iter()
                 .filter_map(|(order, fault)| {
                     let mut wrong = setup.clone();
                     (fault.edit)(&mut wrong);
-                    if !run.compare::<P>(&wrong, &baseline.tile).1.accepted() {
+                    if !run.compare(&wrong, &baseline.tile).1.accepted() {
                         return None;
                     }
-                    let whole = run.compare::<P>(&wrong, &Tile::ALL).1;
+                    let whole = run.compare(&wrong, &Tile::ALL).1;
                     whole.accepted().then(|| Explanation {
                         key: key(fault),
                         detail: fault.detail.clone(),
@@ -98,7 +98,7 @@ impl<O: Op> Subject<'_, O> {
     /// A run that passes but would have failed with the fault: then the fault is not in every path
     /// of the subject. A fault that does not apply to a case, or changes nothing there, does not
     /// contradict it.
-    pub(super) fn contradiction<const P: i32>(&self, wanted: &Key) -> Option<String> {
+    pub(super) fn contradiction(&self, wanted: &Key) -> Option<String> {
         let breaks = |(run, b): &(&Run<'_, O>, &Baseline)| {
             let base = b.by_convention.iter().position(Option::is_some).unwrap_or(0);
             let setup = run.setup(&self.conventions[base].edits);
@@ -106,8 +106,8 @@ impl<O: Op> Subject<'_, O> {
             faults.iter().filter(|f| key(f) == *wanted).any(|fault| {
                 let mut wrong = setup.clone();
                 (fault.edit)(&mut wrong);
-                !run.compare::<P>(&wrong, &b.tile).1.accepted()
-                    || !run.compare::<P>(&wrong, &Tile::ALL).1.accepted()
+                !run.compare(&wrong, &b.tile).1.accepted()
+                    || !run.compare(&wrong, &Tile::ALL).1.accepted()
             })
         };
         self.runs
@@ -120,21 +120,21 @@ impl<O: Op> Subject<'_, O> {
 }
 
 /// The catalogued faults and those solved from the output, with their order.
-fn candidates<O: Op, const P: i32>(
+fn candidates<O: Op>(
     run: &Run<'_, O>,
     setup: &Setup<O>,
     only: Option<&[Key]>,
 ) -> Vec<(usize, Fault<O>)> {
     let catalogued = O::faults(&setup.params, &setup.tensors).into_iter().enumerate();
-    let solved = propose::<O, P>(run, setup).into_iter().enumerate();
+    let solved = propose::<O>(run, setup).into_iter().enumerate();
     catalogued
         .chain(solved.map(|(i, f)| (SOLVED + i, f)))
         .filter(|(_, f)| only.is_none_or(|keys| keys.contains(&key(f))))
         .collect()
 }
 
-fn propose<O: Op, const P: i32>(run: &Run<'_, O>, setup: &Setup<O>) -> Vec<Fault<O>> {
-    let e = expect::<O, P>(setup, &Tile::ALL);
+fn propose<O: Op>(run: &Run<'_, O>, setup: &Setup<O>) -> Vec<Fault<O>> {
+    let e = expect(setup, run.arithmetic, &Tile::ALL);
     let residual = Residual {
         tensors: &setup.tensors,
         cols: run.spec.cols(),

@@ -17,7 +17,7 @@ type ByRun = BTreeMap<usize, Vec<Explanation>>;
 
 /// Each fault is found on a failing run. Runs that no fault explains are reported as such. Returns
 /// the verdict and the number of hypotheses tried.
-pub(super) fn name<O: Op, const P: i32>(subject: &Subject<'_, O>) -> (Verdict, usize) {
+pub(super) fn name<O: Op>(subject: &Subject<'_, O>) -> (Verdict, usize) {
     let Subject { runs, baselines, conventions } = subject;
     let mut failing: Vec<usize> = (0..runs.len()).filter(|&i| !baselines[i].passes()).collect();
     // Runs whose inputs leave too much uncertain name nothing, unless there are no others.
@@ -31,10 +31,10 @@ pub(super) fn name<O: Op, const P: i32>(subject: &Subject<'_, O>) -> (Verdict, u
     let mut keys: Vec<Key> = Vec::new();
     for (n, &i) in failing.iter().enumerate() {
         let only = (n >= SEARCHED).then_some(keys.as_slice());
-        let (mut found, count) = subject.explain::<P>(i, &bases, only);
+        let (mut found, count) = subject.explain(i, &bases, only);
         tried += count;
         if found.is_empty() && only.is_some() && !keys.is_empty() {
-            let (more, count) = subject.explain::<P>(i, &bases, None);
+            let (more, count) = subject.explain(i, &bases, None);
             tried += count;
             found = more;
         }
@@ -45,17 +45,17 @@ pub(super) fn name<O: Op, const P: i32>(subject: &Subject<'_, O>) -> (Verdict, u
     }
     let contradicted: BTreeMap<Key, String> = keys
         .into_iter()
-        .filter_map(|k| subject.contradiction::<P>(&k).map(|label| (k, label)))
+        .filter_map(|k| subject.contradiction(&k).map(|label| (k, label)))
         .collect();
     let (cover, open) = cover(&failing, &by_run, &contradicted);
-    let rest = pattern::unexplained::<O, P>(subject, &open);
+    let rest = pattern::unexplained::<O>(subject, &open);
     if cover.is_empty() {
         return (rest, tried);
     }
     let mut findings: Vec<Finding> = cover
         .iter()
         .map(|(key, explained)| {
-            let mut f = finding::<O, P>(subject, key, explained, &by_run);
+            let mut f = finding::<O>(subject, key, explained, &by_run);
             if let Some(label) = contradicted.get(key) {
                 f.text += &format!("; not in every case: {label} is right");
             }
@@ -137,7 +137,7 @@ fn cover(
     (out, open)
 }
 
-fn finding<O: Op, const P: i32>(
+fn finding<O: Op>(
     subject: &Subject<'_, O>,
     key: &Key,
     explained: &[usize],
@@ -147,7 +147,7 @@ fn finding<O: Op, const P: i32>(
     let example = by_run[&explained[0]].iter().find(|e| e.key == *key);
     let (detail, base) = example.map_or((String::new(), 0), |e| (e.detail.clone(), e.convention));
     let right = run.setup(&subject.conventions[base].edits);
-    let (e, m) = run.compare::<P>(&right, &Tile::ALL);
+    let (e, m) = run.compare(&right, &Tile::ALL);
     let mut text = format!("{detail}. {}", run.describe(&e, &m));
     if base > 0 {
         text += &format!("; on top of {}", label(&subject.conventions[base]));

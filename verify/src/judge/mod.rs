@@ -16,6 +16,7 @@ mod unseen;
 use std::sync::Arc;
 
 use assay_reference::ops::{self, Op, Scope, Visitor};
+use assay_reference::qwen::Preset;
 use assay_reference::{Case, Dtype, Result, Tensor};
 use serde::Serialize;
 
@@ -43,6 +44,8 @@ pub struct Options {
     pub scope: Scope,
     /// Which unseen faults to list with a pass.
     pub unseen: Unseen,
+    /// The only conventions allowed, instead of all that are legitimate.
+    pub preset: Option<&'static Preset>,
 }
 
 /// Which catalogued faults that the cases cannot see are listed with a pass.
@@ -176,15 +179,12 @@ impl Visitor for Judge<'_> {
         }
         // The bound's arithmetic is the subject's: f64 outputs come from f64 arithmetic.
         let f64_runs = self.runs.iter().filter(|r| r.case.dtype == Dtype::F64).count();
-        if f64_runs == 0 {
-            search::run::<O, 24>(self.runs, self.options)
-        } else if f64_runs == self.runs.len() {
-            search::run::<O, 53>(self.runs, self.options)
-        } else {
-            Err(assay_reference::Error::Request(
+        if f64_runs > 0 && f64_runs < self.runs.len() {
+            return Err(assay_reference::Error::Request(
                 "runs of f64 and of narrower dtypes are judged apart".into(),
-            ))
+            ));
         }
+        search::run::<O>(self.runs, self.options)
     }
 }
 
@@ -208,10 +208,6 @@ impl Visitor for Reference<'_> {
     type Out = Result<Tensor>;
 
     fn visit<O: Op>(self) -> Result<Tensor> {
-        if self.run.case.dtype == Dtype::F64 {
-            search::corrected::<O, 53>(self.run, self.options)
-        } else {
-            search::corrected::<O, 24>(self.run, self.options)
-        }
+        search::corrected::<O>(self.run, self.options)
     }
 }

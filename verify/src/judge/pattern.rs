@@ -8,7 +8,7 @@ use super::explain::Subject;
 use super::search::{Run, closest, label};
 
 /// Describes the error of the smallest of the runs `open`, against its closest convention.
-pub(super) fn unexplained<O: Op, const P: i32>(
+pub(super) fn unexplained<O: Op>(
     subject: &Subject<'_, O>,
     open: &[usize],
 ) -> Verdict {
@@ -16,7 +16,7 @@ pub(super) fn unexplained<O: Op, const P: i32>(
     let Some(&i) = open.iter().min_by_key(|&&i| (runs[i].observed.len(), i)) else {
         return Verdict::Unexplained { pattern: "no run failed".into() };
     };
-    let (index, e, m) = closest::<O, P>(&runs[i], subject.conventions);
+    let (index, e, m) = closest::<O>(&runs[i], subject.conventions);
     let mut text = runs[i].describe(&e, &m);
     if index > 0 {
         text += &format!("; closest convention: {}", label(&subject.conventions[index]));

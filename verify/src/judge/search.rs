@@ -1,10 +1,10 @@
 //! The search for the conventions that explain all runs of a subject.
 
 use assay_reference::ops::{Edit, Op, OutSpec, Scope, Setup, Tile};
-use assay_reference::{Result, Tensor};
+use assay_reference::{Dtype, Result, Tensor};
 use rayon::prelude::*;
 
-use super::accept::{Expected, Metrics, compare, expect, lambda, ratio};
+use super::accept::{Arithmetic, Expected, Metrics, compare, expect, lambda, ratio};
 use super::explain::Subject;
 use super::{Judgement, Observation, Options, Unseen, Verdict, bias, faults, unseen};
 use crate::finding::Finding;
@@ -16,8 +16,13 @@ pub(super) struct Convention<O: Op> {
     pub(super) edits: Vec<Edit<O>>,
 }
 
-/// All combinations of the knobs' allowed choices, the defaults first, then by number of changes.
-pub(super) fn conventions<O: Op>(params: &O::Params, scope: Scope) -> Vec<Convention<O>> {
+/// All combinations of the knobs' allowed choices, the defaults first, then by number of changes; or
+/// the one of a preset, which is what the runs' setups then start from.
+fn conventions<O: Op>(run: &Run<'_, O>, options: Options) -> Vec<Convention<O>> {
+    if options.preset.is_some() {
+        return vec![Convention { label: run.preset.join(" "), edits: Vec::new() }];
+    }
+    let (params, scope) = (&run.base.params, options.scope);
     let mut all = vec![(0usize, Vec::<String>::new(), Vec::<Edit<O>>::new())];
     for knob in O::knobs(params) {
         let mut next = Vec::new();
@@ -46,12 +51,15 @@ pub(super) fn conventions<O: Op>(params: &O::Params, scope: Scope) -> Vec<Conven
 pub(super) struct Run<'a, O: Op> {
     pub(super) observation: &'a Observation,
     pub(super) base: Setup<O>,
+    pub(super) arithmetic: Arithmetic,
+    /// The choices of a preset, already made in `base`.
+    preset: Vec<String>,
     pub(super) observed: Vec<f64>,
     pub(super) spec: OutSpec,
 }
 
 impl<'a, O: Op> Run<'a, O> {
-    fn new(observation: &'a Observation) -> Result<Self> {
+    fn new(observation: &'a Observation, options: Options) -> Result<Self> {
         let case = &observation.case;
         let spec = case.check::<O>()?.remove(0);
         let output = &observation.output;
@@ -69,8 +77,14 @@ impl<'a, O: Op> Run<'a, O> {
         }
         let mut policy = O::policy(case.dtype);
         policy.lambda = if observation.structured { f64::INFINITY } else { lambda() };
-        let base = Setup { params: case.params::<O>()?, policy, tensors: case.tensors.clone() };
-        Ok(Run { observation, base, observed: output.to_f64(), spec })
+        let tensors = case.tensors.clone();
+        let mut base = Setup { params: case.params::<O>()?, policy, tensors };
+        let preset = options.preset.map(|p| p.edit(&mut base)).unwrap_or_default();
+        let arithmetic = match case.dtype {
+            Dtype::F64 => Arithmetic::F64,
+            _ => Arithmetic::F32,
+        };
+        Ok(Run { observation, base, arithmetic, preset, observed: output.to_f64(), spec })
     }
 
     pub(super) fn setup(&self, edits: &[Edit<O>]) -> Setup<O> {
@@ -95,12 +109,12 @@ impl<'a, O: Op> Run<'a, O> {
     }
 
     /// Evaluates and compares a tile.
-    pub(super) fn compare<const P: i32>(
+    pub(super) fn compare(
         &self,
         setup: &Setup<O>,
         tile: &Tile,
     ) -> (Expected, Metrics) {
-        let e = expect::<O, P>(setup, tile);
+        let e = expect(setup, self.arithmetic, tile);
         let cols = tile.cols_of(self.spec.cols()).len();
         let m = compare(&self.observed(tile), &e, setup.policy.output, cols);
         (e, m)
@@ -146,8 +160,8 @@ pub(super) struct Baseline {
 }
 
 impl Baseline {
-    fn new<O: Op, const P: i32>(run: &Run<'_, O>, conventions: &[Convention<O>]) -> Baseline {
-        let (expected, defaults) = run.compare::<P>(&run.base, &Tile::ALL);
+    fn new<O: Op>(run: &Run<'_, O>, conventions: &[Convention<O>]) -> Baseline {
+        let (expected, defaults) = run.compare(&run.base, &Tile::ALL);
         let tile = run.tell_tale_rows(&expected);
         let by_convention = conventions
             .iter()
@@ -157,10 +171,10 @@ impl Baseline {
                     defaults
                 } else {
                     let setup = run.setup(&c.edits);
-                    if !run.compare::<P>(&setup, &tile).1.accepted() {
+                    if !run.compare(&setup, &tile).1.accepted() {
                         return None;
                     }
-                    run.compare::<P>(&setup, &Tile::ALL).1
+                    run.compare(&setup, &Tile::ALL).1
                 };
                 whole.accepted().then_some(whole)
             })
@@ -177,14 +191,14 @@ impl Baseline {
     }
 }
 
-pub(super) fn run<O: Op, const P: i32>(
+pub(super) fn run<O: Op>(
     runs: &[Observation],
     options: Options,
 ) -> Result<Judgement> {
-    let runs: Vec<Run<'_, O>> = runs.iter().map(Run::new).collect::<Result<_>>()?;
-    let conventions = conventions::<O>(&runs[0].base.params, options.scope);
+    let runs: Vec<Run<'_, O>> = runs.iter().map(|r| Run::new(r, options)).collect::<Result<_>>()?;
+    let conventions = conventions(&runs[0], options);
     let baselines: Vec<Baseline> =
-        runs.par_iter().map(|r| Baseline::new::<O, P>(r, &conventions)).collect();
+        runs.par_iter().map(|r| Baseline::new::<O>(r, &conventions)).collect();
     let mut judgement = Judgement {
         verdict: Verdict::Skipped { reason: String::new() },
         runs: runs.len(),
@@ -198,13 +212,13 @@ pub(super) fn run<O: Op, const P: i32>(
         (0..conventions.len()).filter(|&c| baselines.iter().all(|b| b.accepts(c))).collect();
     if let Some(&first) = alive.first() {
         let names = alive.iter().map(|&c| label(&conventions[c])).collect();
-        explained::<O, P>(&mut judgement, &runs, &baselines, (first, &conventions[first]), options);
+        explained::<O>(&mut judgement, &runs, &baselines, (first, &conventions[first]), options);
         if let Verdict::Pass { conventions, .. } = &mut judgement.verdict {
             *conventions = names;
         }
         return Ok(judgement);
     }
-    let near: Vec<Metrics> = runs.par_iter().map(|r| closest::<O, P>(r, &conventions).2).collect();
+    let near: Vec<Metrics> = runs.par_iter().map(|r| closest::<O>(r, &conventions).2).collect();
     judgement.worst = near.iter().map(|m| m.worst).fold(0.0, f64::max);
     judgement.equal_share =
         near.iter().map(|m| m.equal).sum::<usize>() as f64 / judgement.elements as f64;
@@ -212,7 +226,7 @@ pub(super) fn run<O: Op, const P: i32>(
         disagreement(&runs, &baselines, &conventions)
     } else {
         let subject = Subject { runs: &runs, baselines: &baselines, conventions: &conventions };
-        let (verdict, tried) = faults::name::<O, P>(&subject);
+        let (verdict, tried) = faults::name::<O>(&subject);
         judgement.hypotheses += tried;
         verdict
     };
@@ -221,7 +235,7 @@ pub(super) fn run<O: Op, const P: i32>(
 
 /// Fills in the judgement of a subject that a convention explains: a pass, unless the inputs say
 /// nothing or the errors lean.
-fn explained<O: Op, const P: i32>(
+fn explained<O: Op>(
     judgement: &mut Judgement,
     runs: &[Run<'_, O>],
     baselines: &[Baseline],
@@ -243,12 +257,12 @@ fn explained<O: Op, const P: i32>(
                 runs[0].observation.label, m.vague, m.elements
             ),
         }
-    } else if let Some(finding) = bias::test::<O, P>(runs, convention) {
+    } else if let Some(finding) = bias::test::<O>(runs, convention) {
         Verdict::Fail { findings: vec![finding] }
     } else {
         let mut unseen_faults = Vec::new();
         if options.unseen != Unseen::Nothing {
-            let (unseen, tried) = unseen::unseen::<O, P>(runs, convention, options.unseen);
+            let (unseen, tried) = unseen::unseen::<O>(runs, convention, options.unseen);
             judgement.hypotheses += tried;
             unseen_faults = unseen;
         }
@@ -285,13 +299,13 @@ fn disagreement<O: Op>(
 }
 
 /// The convention under which most elements of a run are inside their intervals.
-pub(super) fn closest<O: Op, const P: i32>(
+pub(super) fn closest<O: Op>(
     run: &Run<'_, O>,
     conventions: &[Convention<O>],
 ) -> (usize, Expected, Metrics) {
     let mut best: Option<(usize, Expected, Metrics)> = None;
     for (i, c) in conventions.iter().enumerate() {
-        let (e, m) = run.compare::<P>(&run.setup(&c.edits), &Tile::ALL);
+        let (e, m) = run.compare(&run.setup(&c.edits), &Tile::ALL);
         if best.as_ref().is_none_or(|(_, _, b)| m.outside < b.outside) {
             best = Some((i, e, m));
         }
@@ -300,13 +314,13 @@ pub(super) fn closest<O: Op, const P: i32>(
 }
 
 /// See [`super::reference_output`].
-pub(super) fn corrected<O: Op, const P: i32>(
+pub(super) fn corrected<O: Op>(
     run: &Observation,
     options: Options,
 ) -> Result<Tensor> {
-    let run = Run::<O>::new(run)?;
-    let conventions = conventions::<O>(&run.base.params, options.scope);
-    let (index, e, _) = closest::<O, P>(&run, &conventions);
+    let run = Run::<O>::new(run, options)?;
+    let conventions = conventions(&run, options);
+    let (index, e, _) = closest::<O>(&run, &conventions);
     let rounding = run.setup(&conventions[index].edits).policy.output;
     Ok(run.observation.output.map(|i, o| {
         let outside = ratio(o, &e, i, rounding) > 1.0;

@@ -16,7 +16,7 @@ fn some(n: usize, most: usize) -> Option<Vec<usize>> {
 }
 
 /// Faults whose output every run would have accepted, and the number of hypotheses tried.
-pub(super) fn unseen<O: Op, const P: i32>(
+pub(super) fn unseen<O: Op>(
     runs: &[Run<'_, O>],
     convention: &Convention<O>,
     scope: Unseen,
@@ -39,8 +39,8 @@ pub(super) fn unseen<O: Op, const P: i32>(
         tried += faults.len();
         let rows = run.spec.rows();
         let tile = Tile { rows: some(rows, 2), cols: some(run.spec.cols(), 16) };
-        let part = expect::<O, P>(&setup, &tile);
-        let whole = expect::<O, P>(&setup, &Tile::ALL);
+        let part = expect(&setup, run.arithmetic, &tile);
+        let whole = expect(&setup, run.arithmetic, &Tile::ALL);
         let shows = |fault: &Fault<O>, tile: &Tile, e: &Expected| {
             let mut wrong = setup.clone();
             (fault.edit)(&mut wrong);

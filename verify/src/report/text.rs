@@ -1,5 +1,7 @@
 //! Text for people.
 
+use std::collections::BTreeMap;
+
 use super::Table;
 use crate::diff::{DiffReport, NodeReport};
 use crate::finding::Finding;
@@ -104,9 +106,36 @@ pub fn diff(report: &DiffReport, all: bool) -> String {
         out += &details(&n.probe, &n.judgement.verdict);
     }
     out += "\n";
-    out += &conventions_by_op(report);
+    if let Some(preset) = report.preset {
+        out += &equal_by_op(report, preset);
+    } else {
+        out += &conventions_by_op(report);
+    }
     out += &summary(report);
     out
+}
+
+/// What of each op equals the reference under a preset, bit by bit.
+fn equal_by_op(report: &DiffReport, preset: &str) -> String {
+    let mut by_op: BTreeMap<&str, (usize, usize, f64, usize)> = BTreeMap::new();
+    for n in report.nodes.iter().filter(|n| n.judgement.elements > 0) {
+        let (calls, elements, equal, failing) = by_op.entry(&n.op).or_default();
+        *calls += 1;
+        *elements += n.judgement.elements;
+        *equal += n.judgement.equal_share * n.judgement.elements as f64;
+        *failing += usize::from(!n.judgement.verdict.is_pass());
+    }
+    let mut table = Table::new(&["op", "calls", "elements", "bit-equal", "calls not explained"]);
+    for (op, (calls, elements, equal, failing)) in by_op {
+        table.row([
+            op.to_string(),
+            calls.to_string(),
+            elements.to_string(),
+            format!("{:.3} %", 100.0 * equal / elements as f64),
+            failing.to_string(),
+        ]);
+    }
+    format!("under preset {preset}, on the trace's own inputs:\n{}\n", table.render())
 }
 
 fn summary(report: &DiffReport) -> String {
