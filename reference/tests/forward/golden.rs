@@ -1,16 +1,36 @@
 //! The logits of independent implementations.
 
+use assay_reference::arith::Ball;
 use assay_reference::trace::Trace;
 
-use crate::support::{checkpoint, golden, logits};
+use crate::support::{checkpoint, golden, logits, logits_in, probe_values};
 
 const CHECKPOINTS: [&str; 3] = ["tiny-qwen2", "tiny-qwen3", "trained-qwen3"];
+
+/// The breadth of the architectures: head ratios, odd vocabulary, rope scalings, windows, experts.
+const BREADTH: [&str; 9] = [
+    "gqa7-qwen2",
+    "yarn-qwen3",
+    "yarn-attn-qwen2",
+    "linear-qwen3",
+    "dynamic-qwen3",
+    "window-qwen2",
+    "window-off-qwen2",
+    "moe-qwen3",
+    "moe-norm-qwen3",
+];
 
 /// A recorded trace's tokens and logits.
 fn recorded(name: &str) -> (Vec<u32>, Vec<f64>) {
     let trace = Trace::open(&golden("traces").join(name)).expect("a golden trace");
     let logits = trace.get("logits").expect("recorded").to_f64();
     (trace.manifest().tokens.clone(), logits)
+}
+
+/// The tokens of each call of a recorded forward.
+fn calls(trace: &Trace) -> Vec<Vec<u32>> {
+    let m = trace.manifest();
+    m.segments.iter().map(|&(start, end)| m.tokens[start..end].to_vec()).collect()
 }
 
 fn rms(x: impl Iterator<Item = f64>) -> f64 {
@@ -29,9 +49,11 @@ fn relative_rms(got: &[f64], want: &[f64]) -> f64 {
 /// factor of a thousand, and a thousandth of it would still show a single f32 rounding (6e-8).
 #[test]
 fn the_oracle_equals_true_float64() {
-    for name in CHECKPOINTS {
-        let (tokens, want) = recorded(&format!("{name}/f64"));
-        let got = logits::<f64>(&checkpoint(name), "oracle-f64", &tokens);
+    for name in CHECKPOINTS.into_iter().chain(BREADTH).chain(["long-qwen3"]) {
+        let trace = Trace::open(&golden("traces").join(name).join("f64")).expect("a golden trace");
+        let want = trace.get("logits").expect("recorded").to_f64();
+        let calls = calls(&trace);
+        let got = logits_in::<f64>(&checkpoint(name), "oracle-f64", &calls);
         assert_eq!(got.len(), want.len());
         let scale = want.iter().fold(0.0f64, |m, v| m.max(v.abs()));
         for (i, (a, b)) in got.iter().zip(&want).enumerate() {
@@ -94,5 +116,45 @@ fn no_row_of_the_f32_forward_is_far_off() {
             let relative = relative_rms(got, want);
             assert!(relative <= 1e-5, "{name} row {r}: relative rms {relative:e}");
         }
+    }
+}
+
+/// A recording of layer outputs and logits alone cannot be judged op by op; the oracle run over balls
+/// carries its own worst-case error from the tokens to each of them. The recorded value may be off by
+/// as much as the oracle, so the two intervals must meet; the radii must be small enough to say
+/// something: a single f32 rounding is 6e-8.
+#[test]
+fn layer_outputs_of_a_chunked_prompt_are_within_the_f64_bound() {
+    let trace = Trace::open(&golden("traces/long-qwen3/f64")).expect("a golden trace");
+    let balls = probe_values::<Ball<53>>(&checkpoint("long-qwen3"), "oracle-f64", &calls(&trace));
+    assert_eq!(trace.manifest().segments.len(), 3);
+    let mut compared = 0;
+    for probe in trace.names() {
+        let Some(balls) = balls.get(probe) else {
+            assert!(probe.starts_with("rope."), "{probe} is no probe of the reference");
+            continue;
+        };
+        let want = trace.get(probe).expect("a name of the trace").to_f64();
+        assert_eq!(balls.len(), want.len(), "{probe}");
+        let scale = want.iter().fold(0.0f64, |m, v| m.max(v.abs()));
+        for (i, (ball, w)) in balls.iter().zip(&want).enumerate() {
+            let radius = ball.radius(f64::INFINITY);
+            assert!(radius <= 1e-9 * scale, "{probe} at {i}: a radius of {radius:e} says nothing");
+            assert!((ball.v - w).abs() <= 2.0 * radius, "{probe} at {i}: {} for {w}", ball.v);
+        }
+        compared += 1;
+    }
+    assert!(compared >= 3, "{compared} probes");
+}
+
+/// transformers' f16 forward under its preset: as for bf16, with the finer roundings.
+#[test]
+fn the_f16_preset_follows_transformers_f16() {
+    for name in ["gqa7-qwen2", "moe-qwen3", "moe-norm-qwen3", "yarn-attn-qwen2"] {
+        let (tokens, want) = recorded(&format!("{name}/f16"));
+        let got = logits::<f32>(&checkpoint(name), "transformers-f16", &tokens);
+        let relative = relative_rms(&got, &want);
+        // bf16's limit of 3e-3, by the ratio of the unit roundoffs.
+        assert!(relative <= 3e-3 / 8.0, "{name}: relative rms {relative:e}");
     }
 }

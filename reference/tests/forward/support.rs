@@ -67,6 +67,36 @@ pub(crate) fn logits<R: Basis>(checkpoint: &Checkpoint, preset: &str, tokens: &[
     out.into_iter().map(Real::value).collect()
 }
 
+/// The logits of several calls, one after the other.
+pub(crate) fn logits_in<R: Basis>(
+    checkpoint: &Checkpoint,
+    preset: &str,
+    calls: &[Vec<u32>],
+) -> Vec<f64> {
+    let preset = Preset::named(preset).expect("a preset");
+    let mut forward = Forward::<R>::new(checkpoint, preset).expect("a complete checkpoint");
+    let step = |tokens: &Vec<u32>| forward.step(tokens, &mut |_, _| {}).expect("known tokens");
+    calls.iter().flat_map(step).map(Real::value).collect()
+}
+
+/// What every probe saw over several calls, by name.
+pub(crate) fn probe_values<R: Real>(
+    checkpoint: &Checkpoint,
+    preset: &str,
+    calls: &[Vec<u32>],
+) -> BTreeMap<String, Vec<R>> {
+    let preset = Preset::named(preset).expect("a preset");
+    let mut forward = Forward::<R>::new(checkpoint, preset).expect("a complete checkpoint");
+    let mut seen: BTreeMap<String, Vec<R>> = BTreeMap::new();
+    for tokens in calls {
+        let mut see = |node: &Node, x: &[R]| {
+            seen.entry(node.probe.clone()).or_default().extend_from_slice(x);
+        };
+        forward.step(tokens, &mut see).expect("known tokens");
+    }
+    seen
+}
+
 /// So many cases; failures are kept beside the source, to be committed.
 pub(crate) fn config(cases: u32) -> proptest::test_runner::Config {
     let failures = FileFailurePersistence::WithSource("proptest-regressions");
