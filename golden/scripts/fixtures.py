@@ -26,6 +26,13 @@ class Fixture:
         return ["scripts/" + self.script, *self.names, "--out", out]
 
 
+def breadth(name, seed, about):
+    """A checkpoint of breadth.py and its traces."""
+    return Fixture(
+        "breadth.py", (name,), "transformers", seed, ("checkpoints/" + name, "traces/" + name), "seeded " + about
+    )
+
+
 FIXTURES = {
     "tiny-qwen2": Fixture(
         "tiny.py", ("tiny-qwen2",), "transformers", 2002,
@@ -52,6 +59,15 @@ FIXTURES = {
             "checkpoints/trained-qwen3/generation_config.json",
             "checkpoints/trained-qwen3/model.safetensors",
         ),
+    ),
+    "moe-qwen3": breadth("moe-qwen3", 7021, "Qwen3-MoE, layer 0 dense, norm_topk_prob false; f64, bf16, f16"),
+    "moe-norm-qwen3": breadth(
+        "moe-norm-qwen3", 7012, "Qwen3-MoE, norm_topk_prob true, transformers 4 spelling; f64, bf16, f16"
+    ),
+    "yarn-qwen3": breadth("yarn-qwen3", 7003, "YaRN with its default attention factor, 5 heads to 1; f64, bf16, f16"),
+    "window-qwen2": breadth("window-qwen2", 7004, "layers 1 and 2 of 3 with a sliding window of 5; f64, bf16"),
+    "window-off-qwen2": breadth(
+        "window-off-qwen2", 7004, "the weights of window-qwen2, the window set but switched off; f64, bf16"
     ),
     "gptq-layers": Fixture(
         "gptq_layers.py", (), "gptq", 5005,
