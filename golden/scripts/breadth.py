@@ -31,7 +31,7 @@ SHAPE = dict(
 EXPERTS = dict(
     num_hidden_layers=2,
     intermediate_size=128,
-    moe_intermediate_size=96,
+    moe_intermediate_size=48,
     num_experts=8,
     num_experts_per_tok=3,
     tie_word_embeddings=False,
@@ -52,9 +52,15 @@ class Spec:
 
 
 SPECS = {
+    "gqa7-qwen2": Spec(
+        7000, "Qwen2",
+        dict(vocab_size=331, hidden_size=84, num_attention_heads=14, num_key_value_heads=2, tie_word_embeddings=False),
+        8,
+        v4={}, dtypes=("f64", "bf16"),
+    ),
     "moe-qwen3": Spec(7021, "Qwen3Moe", EXPERTS | dict(mlp_only_layers=[0], norm_topk_prob=False), 12),
     "moe-norm-qwen3": Spec(
-        7012, "Qwen3Moe", EXPERTS | dict(norm_topk_prob=True), 12,
+        7002, "Qwen3Moe", EXPERTS | dict(norm_topk_prob=True), 12,
         v4=dict(rope_scaling=None, max_window_layers=2, sliding_window=None),
     ),
     "yarn-qwen3": Spec(
@@ -67,12 +73,44 @@ SPECS = {
                 rope_type="yarn", rope_theta=1e6, factor=4.0, original_max_position_embeddings=16
             ),
         ),
-        20,
+        19,
+        dtypes=("f64", "bf16"),
     ),
     "window-qwen2": Spec(7004, "Qwen2", WINDOW | dict(use_sliding_window=True), 16, dtypes=("f64", "bf16")),
     "window-off-qwen2": Spec(
         7004, "Qwen2", WINDOW | dict(use_sliding_window=False), 16,
         v4=dict(sliding_window=5, max_window_layers=1), dtypes=("f64", "bf16"),
+    ),
+    "yarn-attn-qwen2": Spec(
+        7005, "Qwen2",
+        dict(
+            rms_norm_eps=1e-5,
+            max_position_embeddings=256,
+            rope_parameters=dict(
+                rope_type="yarn", rope_theta=1e4, factor=4.0, original_max_position_embeddings=64,
+                attention_factor=1.375, beta_fast=4, beta_slow=0.5,
+            ),
+            tie_word_embeddings=False,
+        ),
+        12,
+        v4={},
+    ),
+    "linear-qwen3": Spec(
+        7006, "Qwen3", dict(rope_parameters=dict(rope_type="linear", rope_theta=1e4, factor=4.0)), 10,
+        v4=dict(rope_scaling=dict(type="linear", factor=4.0)), dtypes=("f64", "bf16"),
+    ),
+    "dynamic-qwen3": Spec(
+        7007, "Qwen3",
+        dict(
+            max_position_embeddings=8,
+            rope_parameters=dict(rope_type="dynamic", rope_theta=1e4, factor=2.0),
+        ),
+        18,
+        segments=[[0, 6], [6, 11], [11, 18]], dtypes=("f64", "bf16"),
+    ),
+    "long-qwen3": Spec(
+        7008, "Qwen3", dict(vocab_size=96, num_attention_heads=5, bos_token_id=92, eos_token_id=93), 300,
+        segments=[[0, 128], [128, 256], [256, 300]], dtypes=("f64", "bf16"), probes=("mlp_residual", "logits"),
     ),
 }  # fmt: skip
 

@@ -15,6 +15,7 @@ from common import GOLDEN, read_json
 LIMIT = 1e-13
 NAMES = ("tiny-qwen2", "tiny-qwen3", "trained-qwen3")
 NAMES += ("moe-qwen3", "moe-norm-qwen3", "yarn-qwen3", "window-qwen2", "window-off-qwen2")
+NAMES += ("gqa7-qwen2", "yarn-attn-qwen2", "linear-qwen3", "dynamic-qwen3", "long-qwen3")
 PARTIAL = ("long-qwen3",)  # recorded layer outputs and logits only
 
 
@@ -29,7 +30,8 @@ def rope_of(config):
     """The rope fields of either spelling in one dict."""
     if "rope_parameters" in config:
         return config["rope_parameters"]
-    return {"rope_type": "default", **(config.get("rope_scaling") or {}), "rope_theta": config["rope_theta"]}
+    scaling = config.get("rope_scaling") or {}
+    return scaling | {"rope_type": scaling.get("rope_type", scaling.get("type", "default")), "rope_theta": config["rope_theta"]}
 
 
 def rope_tables(config, segments):
