@@ -76,10 +76,11 @@ FIXTURES = {
     ),
     "yarn-qwen3": breadth("yarn-qwen3", 7003, "Qwen3, YaRN, default attention factor, 5 heads to 1; f64, bf16"),
     "yarn-attn-qwen2": breadth(
-        "yarn-attn-qwen2", 7005, "Qwen2, YaRN, explicit attention factor and betas, transformers 4 spelling; f64, bf16, f16"
+        "yarn-attn-qwen2", 7005,
+        "Qwen2, YaRN, explicit attention factor and betas, transformers 4 spelling; f64, bf16, f16",
     ),
     "linear-qwen3": breadth("linear-qwen3", 7006, "Qwen3, linear RoPE scaling, transformers 4 spelling; f64, bf16"),
-    "dynamic-qwen3": breadth("dynamic-qwen3", 7007, "Qwen3, dynamic RoPE scaling, three calls over one cache; f64, bf16"),
+    "dynamic-qwen3": breadth("dynamic-qwen3", 7007, "Qwen3, dynamic RoPE scaling, three calls; f64, bf16"),
     "window-qwen2": breadth("window-qwen2", 7004, "Qwen2, layers 1 and 2 of 3 with a sliding window of 5; f64, bf16"),
     "window-off-qwen2": breadth(
         "window-off-qwen2", 7004, "window-qwen2 with its window switched off, transformers 4 spelling; f64, bf16"
