@@ -2,8 +2,7 @@
 
 use std::sync::Arc;
 
-use assay_reference::arith::Real;
-use assay_reference::ops::{Op, Scope, Setup, Tile};
+use assay_reference::ops::{Basis, Op, Scope, Setup, Tile};
 use assay_reference::{Case, Tensor};
 use assay_verify::judge::{Judgement, Observation, Options, Unseen, judge};
 
@@ -34,7 +33,7 @@ pub fn setup<O: Op>(case: &Case, convention: &str) -> Setup<O> {
 /// # Panics
 /// When the op refuses the tensors.
 #[track_caller]
-pub fn output<O: Op, R: Real>(setup: &Setup<O>) -> Tensor {
+pub fn output<O: Op, R: Basis>(setup: &Setup<O>) -> Tensor {
     let spec = O::check(&setup.params, &setup.tensors).expect("a checked case").remove(0);
     let out = setup.eval::<R>(&Tile::ALL).remove(0).data;
     let stored: Vec<f64> = out.iter().map(|x| setup.policy.output.round(x.value())).collect();

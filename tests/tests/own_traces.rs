@@ -3,10 +3,9 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use assay_reference::arith::Real;
 use assay_reference::checkpoint::Checkpoint;
-use assay_reference::ops::Setup;
 use assay_reference::ops::attention::{self, Attention};
+use assay_reference::ops::{Basis, Setup};
 use assay_reference::qwen::{Forward, Node, Preset};
 use assay_reference::trace::{self, Manifest, Trace};
 use assay_reference::{Dtype, Policy, Tensor};
@@ -16,7 +15,7 @@ use assay_verify::judge::Verdict;
 const TOKENS: [u32; 11] = [5, 17, 250, 64, 64, 0, 311, 128, 9, 33, 177];
 
 /// Runs the forward over `TOKENS` in segments of these lengths and saves what every probe recorded.
-fn record<R: Real>(
+fn record<R: Basis>(
     checkpoint: &Checkpoint,
     preset: &'static Preset,
     lengths: &[usize],
@@ -60,7 +59,7 @@ fn record<R: Real>(
     trace::save(dir, manifest, &tensors).expect("a new folder");
 }
 
-fn check<R: Real>(name: &str, preset: &str, lengths: &[usize]) {
+fn check<R: Basis>(name: &str, preset: &str, lengths: &[usize]) {
     let checkpoint = golden::checkpoint(name);
     let dir = tempfile::tempdir().expect("a temporary folder");
     let preset = Preset::named(preset).expect("a preset");

@@ -7,6 +7,7 @@
 //! [`ops!`](visit) below.
 
 mod args;
+mod basis;
 mod variant;
 
 pub mod add;
@@ -26,6 +27,7 @@ pub mod silu_mul;
 pub mod softmax;
 
 pub use args::{Arg, ArgSpec, Inputs, Out, OutSpec, Tensors, Tile, need};
+pub use basis::Basis;
 pub use variant::{
     Choice, Edit, Fault, Knob, Residual, Scope, Setup, gain_at, gain_faults, store_faults,
 };

@@ -3,8 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use super::{Inputs, Op, Out, Tensors, Tile};
-use crate::arith::{Real, fenv::DefaultEnv};
+use super::{Basis, Op, Out, Tensors, Tile};
 use crate::dtype::{Mode, Rounding, pow2};
 use crate::policy::{At, Policy, Transform};
 
@@ -31,9 +30,8 @@ impl<O: Op> Clone for Setup<O> {
 
 impl<O: Op> Setup<O> {
     /// Evaluates a tile in the default floating-point environment.
-    pub fn eval<R: Real>(&self, tile: &Tile) -> Vec<Out<R>> {
-        let _env = DefaultEnv::enter();
-        O::eval(&self.params, &Inputs::stored(&self.tensors), &self.policy, tile)
+    pub fn eval<R: Basis>(&self, tile: &Tile) -> Vec<Out<R>> {
+        R::eval(O::NAME, self, tile)
     }
 }
 

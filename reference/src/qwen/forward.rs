@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use crate::arith::{Real, fenv::DefaultEnv};
 use crate::checkpoint::Checkpoint;
 use crate::error::{Error, Result};
-use crate::ops::{self, Arg, Inputs, Op, Tensors, Tile, Visitor};
+use crate::ops::{Arg, Basis, Inputs, Tensors};
 use crate::qwen::plan::{Node, Plan, Source, View};
 use crate::qwen::preset::Preset;
 use crate::tensor::Tensor;
@@ -28,7 +28,7 @@ pub struct Forward<'c, R> {
     position: usize,
 }
 
-impl<'c, R: Real> Forward<'c, R> {
+impl<'c, R: Basis> Forward<'c, R> {
     /// Prepares a forward at position 0.
     ///
     /// # Errors
@@ -124,10 +124,7 @@ impl<'c, R: Real> Forward<'c, R> {
                 };
                 inputs = inputs.with(arg, made);
             }
-            let run = Run { node, preset: self.preset, inputs, stored: &stored };
-            let out = ops::visit(node.op, run).ok_or_else(|| {
-                Error::Request(format!("the plan names an unknown op `{}`", node.op))
-            })??;
+            let out = R::run(node, self.preset, &inputs, &stored)?;
             observer(node, &out);
             if let Some(cache) = self.history.get_mut(&node.probe) {
                 cache.extend_from_slice(&out);
@@ -175,23 +172,4 @@ fn made<'a, R: Real>(
         .get(probe)
         .ok_or_else(|| Error::Request(format!("the plan reads `{probe}` before it is made")))?;
     Ok(Arg::Made { shape: view.shape(rows, *width), data: data.clone() })
-}
-
-/// One node's evaluation, for the op that it names.
-struct Run<'a, R> {
-    node: &'a Node,
-    preset: &'static Preset,
-    inputs: Inputs<'a, R>,
-    stored: &'a Tensors,
-}
-
-impl<R: Real> Visitor for Run<'_, R> {
-    type Out = Result<Vec<R>>;
-
-    fn visit<O: Op>(self) -> Result<Vec<R>> {
-        let (params, policy) = self.preset.apply::<O>(&self.node.params, self.stored)?;
-        let mut out = O::eval(&params, &self.inputs, &policy, &Tile::ALL).remove(0).data;
-        out.iter_mut().for_each(|x| *x = x.round(policy.output, policy.lambda));
-        Ok(out)
-    }
 }

@@ -1,7 +1,7 @@
 //! Greedy decoding.
 
-use crate::arith::Real;
 use crate::error::Result;
+use crate::ops::Basis;
 use crate::ops::argmax::argmax;
 use crate::qwen::forward::{Forward, Observer};
 
@@ -19,7 +19,7 @@ pub enum Stop {
 ///
 /// # Errors
 /// When the prompt is empty or has an id outside the vocabulary.
-pub fn generate<R: Real>(
+pub fn generate<R: Basis>(
     forward: &mut Forward<'_, R>,
     prompt: &[u32],
     max_new: usize,

@@ -1,7 +1,7 @@
 //! Greedy decoding, text to text, equals transformers' on a trained model.
 
-use assay_reference::arith::Real;
 use assay_reference::checkpoint::Tokenizer;
+use assay_reference::ops::Basis;
 use assay_reference::qwen::generate::Stop;
 use assay_reference::qwen::{Forward, Preset, generate};
 use serde_json::Value;
@@ -13,7 +13,7 @@ fn ids(v: &Value) -> Vec<u32> {
     array.iter().map(|i| i.as_u64().expect("an id") as u32).collect()
 }
 
-fn check<R: Real>(preset: &str, expects: impl Fn(&Value) -> bool) {
+fn check<R: Basis>(preset: &str, expects: impl Fn(&Value) -> bool) {
     let checkpoint = checkpoint("trained-qwen3");
     let tokenizer = Tokenizer::open(checkpoint.dir()).expect("a tokenizer");
     let preset = Preset::named(preset).expect("a preset");

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use assay_reference::arith::Real;
 use assay_reference::checkpoint::Checkpoint;
+use assay_reference::ops;
 use assay_reference::qwen::{Forward, Node, Preset};
 use proptest::test_runner::FileFailurePersistence;
 
@@ -17,7 +18,7 @@ pub(crate) fn checkpoint(name: &str) -> Checkpoint {
 }
 
 /// A basis whose values can be compared bit by bit.
-pub(crate) trait Basis: Real {
+pub(crate) trait Basis: ops::Basis {
     fn bits(self) -> u64;
 }
 
@@ -80,7 +81,7 @@ pub(crate) fn logits_in<R: Basis>(
 }
 
 /// What every probe saw over several calls, by name.
-pub(crate) fn probe_values<R: Real>(
+pub(crate) fn probe_values<R: ops::Basis>(
     checkpoint: &Checkpoint,
     preset: &str,
     calls: &[Vec<u32>],

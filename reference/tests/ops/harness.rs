@@ -2,7 +2,7 @@
 //! equals the same elements of the whole.
 
 use assay_reference::arith::{Ball, Real};
-use assay_reference::ops::{Op, Setup, Tile};
+use assay_reference::ops::{Basis, Op, Setup, Tile};
 use assay_reference::policy::{At, Transform};
 use assay_reference::{Dtype, Rounding, Tensor};
 use proptest::test_runner::{Config, FileFailurePersistence};
@@ -59,7 +59,7 @@ pub(crate) fn setup<O: Op, const N: usize>(
 }
 
 /// The whole output over a basis.
-pub(crate) fn whole<O: Op, R: Real>(setup: &Setup<O>) -> Vec<R> {
+pub(crate) fn whole<O: Op, R: Basis>(setup: &Setup<O>) -> Vec<R> {
     let spec = O::check(&setup.params, &setup.tensors).expect("checked").remove(0);
     let out = setup.eval::<R>(&Tile::ALL).remove(0).data;
     assert_eq!(out.len(), spec.shape.iter().product::<usize>());
@@ -111,7 +111,7 @@ fn tiles_equal_the_whole<O: Op>(setup: &Setup<O>) {
     }
 }
 
-fn check_tile<O: Op, R: Real>(setup: &Setup<O>, tile: &Tile, cols: usize) {
+fn check_tile<O: Op, R: Basis>(setup: &Setup<O>, tile: &Tile, cols: usize) {
     let all: Vec<f64> = whole::<O, R>(setup).into_iter().map(Real::value).collect();
     let part: Vec<f64> =
         setup.eval::<R>(tile).remove(0).data.into_iter().map(Real::value).collect();

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, bail};
 use assay_reference::arith::Real;
 use assay_reference::checkpoint::{Checkpoint, Tokenizer};
+use assay_reference::ops;
 use assay_reference::ops::argmax::argmax;
 use assay_reference::qwen::generate::Stop;
 use assay_reference::qwen::{Forward, Preset, generate};
@@ -79,7 +80,7 @@ fn arithmetic(args: &RunArgs) -> anyhow::Result<(Basis, &'static Preset)> {
     Ok((basis, preset))
 }
 
-fn run_over<R: Real>(
+fn run_over<R: ops::Basis>(
     args: &RunArgs,
     checkpoint: &Checkpoint,
     preset: &'static Preset,

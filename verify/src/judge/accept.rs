@@ -1,8 +1,8 @@
 //! Acceptance, element by element: o in [rnd(y - e), rnd(y + e)].
 
-use assay_reference::{Policy, Rounding};
 use assay_reference::arith::{Ball, math};
 use assay_reference::ops::{Op, Setup, Tile};
+use assay_reference::{Policy, Rounding};
 
 /// Elements times hypotheses that one run's false-alarm budget is spread over.
 const COMPARISONS: f64 = 2e7;

@@ -17,10 +17,7 @@ const SIGMAS: f64 = 8.0;
 /// Tests the signed error, in ulps of the output and in the direction away from zero, over all runs
 /// of unstructured families. Rows are the independent units: the elements of one share errors, as a
 /// norm's rows share their scale. f64 outputs are not tested: the oracle's own error is as large.
-pub(super) fn test<O: Op>(
-    runs: &[Run<'_, O>],
-    convention: &Convention<O>,
-) -> Option<Finding> {
+pub(super) fn test<O: Op>(runs: &[Run<'_, O>], convention: &Convention<O>) -> Option<Finding> {
     if runs.iter().any(|r| r.arithmetic == Arithmetic::F64) {
         return None;
     }

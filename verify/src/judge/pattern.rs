@@ -8,10 +8,7 @@ use super::explain::Subject;
 use super::search::{Run, closest, label};
 
 /// Describes the error of the smallest of the runs `open`, against its closest convention.
-pub(super) fn unexplained<O: Op>(
-    subject: &Subject<'_, O>,
-    open: &[usize],
-) -> Verdict {
+pub(super) fn unexplained<O: Op>(subject: &Subject<'_, O>, open: &[usize]) -> Verdict {
     let runs = subject.runs;
     let Some(&i) = open.iter().min_by_key(|&&i| (runs[i].observed.len(), i)) else {
         return Verdict::Unexplained { pattern: "no run failed".into() };

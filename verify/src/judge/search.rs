@@ -109,11 +109,7 @@ impl<'a, O: Op> Run<'a, O> {
     }
 
     /// Evaluates and compares a tile.
-    pub(super) fn compare(
-        &self,
-        setup: &Setup<O>,
-        tile: &Tile,
-    ) -> (Expected, Metrics) {
+    pub(super) fn compare(&self, setup: &Setup<O>, tile: &Tile) -> (Expected, Metrics) {
         let e = expect(setup, self.arithmetic, tile);
         let cols = tile.cols_of(self.spec.cols()).len();
         let m = compare(&self.observed(tile), &e, setup.policy.output, cols);
@@ -191,10 +187,7 @@ impl Baseline {
     }
 }
 
-pub(super) fn run<O: Op>(
-    runs: &[Observation],
-    options: Options,
-) -> Result<Judgement> {
+pub(super) fn run<O: Op>(runs: &[Observation], options: Options) -> Result<Judgement> {
     let runs: Vec<Run<'_, O>> = runs.iter().map(|r| Run::new(r, options)).collect::<Result<_>>()?;
     let conventions = conventions(&runs[0], options);
     let baselines: Vec<Baseline> =
@@ -314,10 +307,7 @@ pub(super) fn closest<O: Op>(
 }
 
 /// See [`super::reference_output`].
-pub(super) fn corrected<O: Op>(
-    run: &Observation,
-    options: Options,
-) -> Result<Tensor> {
+pub(super) fn corrected<O: Op>(run: &Observation, options: Options) -> Result<Tensor> {
     let run = Run::<O>::new(run, options)?;
     let conventions = conventions(&run, options);
     let (index, e, _) = closest::<O>(&run, &conventions);
