@@ -120,8 +120,9 @@ fn no_row_of_the_f32_forward_is_far_off() {
 }
 
 /// A recording of layer outputs and logits alone cannot be judged op by op; the oracle run over balls
-/// carries its own worst-case error from the tokens to each of them. The recorded value may be off by
-/// as much as the oracle, so the two intervals must meet; the radii must be small enough to say
+/// carries its own error from the tokens to each of them, here at eight standard deviations (the
+/// worst case of every operation at once grows a hundredfold a layer). The recorded value may be off
+/// by as much as the oracle, so the two intervals must meet; the radii must be small enough to say
 /// something: a single f32 rounding is 6e-8.
 #[test]
 fn layer_outputs_of_a_chunked_prompt_are_within_the_f64_bound() {
@@ -138,8 +139,8 @@ fn layer_outputs_of_a_chunked_prompt_are_within_the_f64_bound() {
         assert_eq!(balls.len(), want.len(), "{probe}");
         let scale = want.iter().fold(0.0f64, |m, v| m.max(v.abs()));
         for (i, (ball, w)) in balls.iter().zip(&want).enumerate() {
-            let radius = ball.radius(f64::INFINITY);
-            assert!(radius <= 1e-9 * scale, "{probe} at {i}: a radius of {radius:e} says nothing");
+            let radius = ball.radius(8.0);
+            assert!(radius <= 1e-11 * scale, "{probe} at {i}: a radius of {radius:e} says nothing");
             assert!((ball.v - w).abs() <= 2.0 * radius, "{probe} at {i}: {} for {w}", ball.v);
         }
         compared += 1;
@@ -147,14 +148,16 @@ fn layer_outputs_of_a_chunked_prompt_are_within_the_f64_bound() {
     assert!(compared >= 3, "{compared} probes");
 }
 
-/// transformers' f16 forward under its preset: as for bf16, with the finer roundings.
+/// transformers' f16 forward under its preset: most roundings fall alike, so that it is closer to
+/// transformers than either is to float64.
 #[test]
 fn the_f16_preset_follows_transformers_f16() {
     for name in ["tiny-qwen2", "tiny-qwen3", "moe-qwen3", "moe-norm-qwen3", "yarn-attn-qwen2"] {
         let (tokens, want) = recorded(&format!("{name}/f16"));
         let got = logits::<f32>(&checkpoint(name), "transformers-f16", &tokens);
         let relative = relative_rms(&got, &want);
-        // bf16's limit of 3e-3, by the ratio of the unit roundoffs.
-        assert!(relative <= 3e-3 / 8.0, "{name}: relative rms {relative:e}");
+        // Two f16 forwards that share no rounding would differ by 1.4 times the noise of either.
+        let noise = relative_rms(&want, &recorded(&format!("{name}/f64")).1);
+        assert!(relative <= 0.5 * noise, "{name}: relative rms {relative:e}, noise {noise:e}");
     }
 }
