@@ -26,7 +26,7 @@ pub mod weights;
 mod writer;
 
 pub use chat::{ChatRequest, ChatTemplates};
-pub use config::{Architecture, Config, Gptq, GptqFormat};
+pub use config::{Architecture, Config, GenerationConfig, Gptq, GptqFormat};
 pub use expected::{Expected, Kind, expected};
 pub use index::Files;
 pub use shard::{Shard, to_bytes, write};

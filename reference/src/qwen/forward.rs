@@ -122,7 +122,11 @@ impl<'c, R: Real> Forward<'c, R> {
         Ok(logits)
     }
 
-    fn check(&self, ids: &[u32]) -> Result<()> {
+    /// Checks that tokens can be fed.
+    ///
+    /// # Errors
+    /// When there is none, or one is outside the vocabulary.
+    pub fn check(&self, ids: &[u32]) -> Result<()> {
         if ids.is_empty() {
             return Err(Error::Request("the prompt is empty: there is no token to run".into()));
         }

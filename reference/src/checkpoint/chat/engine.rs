@@ -1,6 +1,5 @@
 //! The environment in which transformers renders a template, with limits.
 
-use std::borrow::Cow;
 use std::io;
 
 use minijinja::syntax::SyntaxConfig;
@@ -9,7 +8,7 @@ use serde_json::{Map, Value as Json};
 
 use super::builtins::{self, RAISED};
 use super::source::Named;
-use super::{json, python};
+use super::{dialect, json, python};
 use crate::error::{Error, Result};
 
 /// Steps that a template may take: an instruction costs one, and so do 64 bytes that it makes. A
@@ -25,8 +24,7 @@ const LONGEST: usize = 64 << 20;
 /// Renders a template.
 pub(super) fn render(template: &Named, variables: &Map<String, Json>) -> Result<String> {
     let fail = |what: String| Err(Error::file(&template.origin, what));
-    let source = newlines(&template.text);
-    let source = generation_blocks(&source);
+    let source = dialect::rewrite(&template.text);
     let syntax = SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build();
     let Ok(syntax) = syntax else { return fail("the template syntax is not available".into()) };
     let mut env = Environment::new();
@@ -81,36 +79,6 @@ fn reason(e: &minijinja::Error) -> String {
         cause = e.source();
     }
     out.replace('\n', " ")
-}
-
-/// jinja2 reads every line end as `\n`.
-fn newlines(source: &str) -> String {
-    source.replace("\r\n", "\n").replace('\r', "\n")
-}
-
-/// `{% generation %}`, by which transformers marks the assistant's tokens for training, changes
-/// nothing in the text: a block with a scope of its own.
-fn generation_blocks(source: &str) -> Cow<'_, str> {
-    let mut out = String::new();
-    let mut rest = source;
-    while let Some(at) = rest.find("{%") {
-        let inside = &rest[at + 2..];
-        let Some(end) = inside.find("%}") else { break };
-        let tag = &inside[..end];
-        let name = tag.trim_matches(|c: char| c == '-' || c == '+' || c.is_whitespace());
-        let new = match name {
-            "generation" => tag.replacen("generation", "with", 1),
-            "endgeneration" => tag.replacen("endgeneration", "endwith", 1),
-            _ => tag.to_owned(),
-        };
-        out.push_str(&rest[..at + 2]);
-        out.push_str(&new);
-        rest = &inside[end..];
-    }
-    if out.is_empty() {
-        return Cow::Borrowed(source);
-    }
-    Cow::Owned(out + rest)
 }
 
 /// About how many bytes a value has.

@@ -7,6 +7,7 @@
 //! `torch_dtype`, `rope_scaling`) and 5 (`rope_parameters`, `dtype`, `layer_types`).
 
 mod fields;
+mod generation;
 mod gptq;
 mod known;
 mod rope;
@@ -15,6 +16,7 @@ use std::fmt;
 use std::path::Path;
 
 use self::fields::Fields;
+pub use self::generation::GenerationConfig;
 pub use self::gptq::{Gptq, GptqFormat};
 use super::ensure_folder;
 use super::json::{self, Object};
