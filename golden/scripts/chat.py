@@ -28,6 +28,14 @@ CHAT = GOLDEN / "chat"
 TOKENIZER = GOLDEN / "checkpoints" / "trained-qwen3"
 
 
+def write_lines(path, head, entries):
+    """JSON with a line for each entry: long arrays of ids stay readable in a diff."""
+    lines = ",\n".join(json.dumps(e, ensure_ascii=False) for e in entries)
+    start = json.dumps(head, ensure_ascii=False)[:-1]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(f'{start}, "cases": [\n{lines}\n]}}\n', encoding="utf-8")
+
+
 def folder(template, target):
     """A model folder with the template where one kind of checkpoint keeps it."""
     target.mkdir()
@@ -136,7 +144,7 @@ def sampling():
             entry = {"logits": name, "seen": seen, "settings": settings}
             out.append(entry | sampled(logits, seen, settings))
         out[-len(SAMPLERS)]["values"] = written
-    return {"about": "null stands for -inf; seen are the prompt's and generated ids", "cases": out}
+    return out
 
 
 def other(path, out):
@@ -148,7 +156,7 @@ def other(path, out):
             entry = {"template": "other", "name": name, "messages": messages, "tools": tools}
             entry |= {"add_generation_prompt": prompt, "extra": extra}
             entries.append(entry | render(tokenizer, messages, tools, prompt, extra))
-    write_json(out / "chat.json", {"version": 1, "cases": entries})
+    write_lines(out / "chat.json", {"version": 1}, entries)
 
 
 def main():
@@ -163,12 +171,12 @@ def main():
             for template in ("chatml", "thinking", "distill")
         }
         entries = rendered(tokenizers)
-    write_json(options.out / "chat" / "cases.json", {"version": 1, "cases": entries})
-    write_json(
-        options.out / "chat" / "expressions.json",
-        {"version": 1, "values": VALUES, "cases": [evaluate(e) for e in expressions()]},
-    )
-    write_json(options.out / "chat" / "sampling.json", {"version": 1, **sampling()})
+    out = options.out / "chat"
+    write_lines(out / "cases.json", {"version": 1}, entries)
+    small = [evaluate(e) for e in expressions()]
+    write_lines(out / "expressions.json", {"version": 1, "values": VALUES}, small)
+    about = "null stands for -inf; seen are the prompt's and generated ids"
+    write_lines(out / "sampling.json", {"version": 1, "about": about}, sampling())
     print(len(entries), "cases,", json.dumps([e["name"] for e in entries if "error" in e]))
 
 

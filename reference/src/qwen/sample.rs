@@ -169,8 +169,11 @@ pub fn survivors(logits: &[f64], seen: &[u32], sampling: &Sampling) -> Result<Ve
     let mut logits = logits.to_vec();
     penalise(&mut logits, seen, sampling.repetition_penalty);
     let kept = |x: &f64| *x > f64::NEG_INFINITY;
-    let mut pairs: Vec<(u32, f64)> =
-        (0..).zip(logits).filter(|(_, x)| kept(x)).map(|(i, x)| (i, x / sampling.temperature)).collect();
+    let mut pairs: Vec<(u32, f64)> = (0..)
+        .zip(logits)
+        .filter(|(_, x)| kept(x))
+        .map(|(i, x)| (i, x / sampling.temperature))
+        .collect();
     if sampling.top_k > 0 && sampling.top_k < pairs.len() {
         let mut sorted: Vec<f64> = pairs.iter().map(|p| p.1).collect();
         sorted.sort_by(|a, b| b.total_cmp(a));

@@ -92,7 +92,10 @@ fn check(cases: &[Value], models: &BTreeMap<&str, PathBuf>) -> (usize, usize) {
                 let error = ours.expect_err(&label).to_string();
                 let theirs = case["error"].as_str().expect("an error");
                 if let Some(raised) = theirs.strip_prefix("TemplateError: ") {
-                    assert!(error.contains(raised) && error.contains("refuses"), "{label}: {error}");
+                    assert!(
+                        error.contains(raised) && error.contains("refuses"),
+                        "{label}: {error}"
+                    );
                 }
                 refused += 1;
             }
@@ -127,39 +130,200 @@ fn a_released_models_template_renders_to_transformers_bytes_and_ids() {
     }
 }
 
-/// Templates in which minijinja and jinja2 are known to differ, and how. Each must still differ.
-const KNOWN: &[(&str, &str)] = &[];
+/// Rendered by jinja2, refused here: loud, so harmless.
+const REFUSED: &[&str] = &[
+    "{{ '%s-%d' % ('a', 3) }}",
+    "{{ 'a'.encode() }}",
+    "{{ +n }}",
+    "{{ 'x'|int }}",
+    "{{ xs|random is number }}",
+    "{{ d.名 }}",
+    "{{ d.get is callable }}",
+    "{{ 'hello world'|wordcount }}",
+    "{{ 'hello world foo'|truncate(9) }}",
+    "{{ '<b>'|striptags }}",
+    "{{ 'a'|center(5) ~ '|' }}",
+    "{{ 'a b/ü'|urlencode }}",
+    "{{ 1000000|filesizeformat }}",
+    "{{ d|pprint }}",
+    "{{ 'a b c'|wordwrap(3) }}",
+    "{{ cycler('a', 'b').next() }}",
+    "{% macro m() %}{{ varargs }}{{ kwargs }}{% endmacro %}{{ m(1, 2, k=3) }}",
+];
 
+/// Refused by jinja2, rendered here.
+const LENIENT: &[&str] = &[
+    "{{ rows|sum(attribute='q') }}",
+    "{{ 'a' < 1 }}",
+    "{{ 1 in 'x' }}",
+    "{% for x in none %}{{ x }}{% endfor %}",
+    "{% set ns = namespace() %}{% set ns._x = 5 %}{{ ns._x }}",
+];
+
+/// Rendered otherwise: objects that templates do not print, and floats beside `~`.
+const OTHERWISE: &[&str] = &[
+    "{{ rows|groupby('r') }}",
+    "{{ range(3) is sequence }}",
+    "{{ range(3) }}",
+    "{{ lipsum is defined }}",
+    "{{ n.real }}",
+    "{{ fs[1] ~ '' }}",
+    "{% autoescape true %}{{ '<' }}{% endautoescape %}",
+];
+
+/// Small templates, one for each construct in which engines could differ. Those that are known to
+/// differ must still differ.
 #[test]
 fn small_templates_render_as_jinja2_renders_them() {
     let golden = read(&golden("chat/expressions.json"));
-    let values = golden["values"].as_object().expect("values");
-    let mut variables = values.clone();
+    let mut variables = golden["values"].as_object().expect("values").clone();
     variables.insert("messages".into(), json!([]));
     variables.insert("tools".into(), Value::Null);
     variables.insert("documents".into(), Value::Null);
     variables.insert("add_generation_prompt".into(), json!(false));
     let mut wrong = Vec::new();
-    let mut known = Vec::new();
     let cases = golden["cases"].as_array().expect("cases");
     for case in cases {
         let template = case["template"].as_str().expect("a template");
         let ours = render_text(template, Path::new("x.jinja"), &variables);
-        let fits = match (&ours, case["text"].as_str()) {
-            (Ok(ours), Some(theirs)) => ours == theirs,
-            (Err(_), None) => true,
-            _ => false,
+        let theirs = case["text"].as_str();
+        let right = if REFUSED.contains(&template) {
+            ours.is_err() && theirs.is_some()
+        } else if LENIENT.contains(&template) {
+            ours.is_ok() && theirs.is_none()
+        } else if OTHERWISE.contains(&template) {
+            ours.as_deref().ok().zip(theirs).is_some_and(|(a, b)| a != b)
+        } else {
+            ours.as_deref().ok() == theirs
         };
-        if KNOWN.iter().any(|(t, _)| *t == template) {
-            if !fits {
-                known.push(template);
-            }
-        } else if !fits {
+        if !right {
             wrong.push(format!("{template}\n  ours   {ours:?}\n  theirs {case}"));
         }
     }
     assert!(cases.len() > 500 && wrong.is_empty(), "{}\n{}", wrong.len(), wrong.join("\n"));
-    let needless: Vec<&str> =
-        KNOWN.iter().map(|(t, _)| *t).filter(|t| !known.contains(t)).collect();
-    assert!(needless.is_empty(), "no longer different: {needless:?}");
+}
+
+fn refusal(template: &str) -> String {
+    let mut variables = Map::new();
+    variables.insert("messages".into(), json!([{ "role": "user", "content": "hi" }]));
+    render_text(template, Path::new("models/x/chat_template.jinja"), &variables)
+        .expect_err(template)
+        .to_string()
+}
+
+/// Each ends within the budget and says why.
+#[test]
+fn hostile_templates_end() {
+    let bombs = [
+        "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}",
+        "{% for i in range(99999) %}{% for j in range(99999) %}{{ 'x' * 1000 }}{% endfor %}{% endfor %}",
+        "{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}",
+        "{% macro m(n) %}{{ m(n) }}{{ m(n) }}{% endmacro %}{{ m(1) }}",
+        "{% set ns = namespace(s='x') %}{% for i in range(200) %}{% set ns.s = ns.s ~ ns.s %}{% endfor %}{{ ns.s }}",
+        "{{ 'x' * 99999999 * 99999999 }}",
+        "{% set ns = namespace(s=[1]) %}{% for i in range(200) %}{% set ns.s = ns.s + ns.s %}{% endfor %}{{ ns.s|length }}",
+        "{{ 'x'.center(99999999999) }}",
+        "{{ 'x'.ljust(9223372036854775807) }}",
+        "{{ ('x' * 90000000).replace('x', 'y' * 90000) }}",
+        "{% for x in messages recursive %}{{ loop(messages) }}{% endfor %}",
+        "{{ range(99999)|list|tojson(indent=64) * 9999 }}",
+        "{{ '%999999999d'|format(1) }}",
+    ];
+    for template in bombs {
+        let start = std::time::Instant::now();
+        let error = refusal(template);
+        assert!(error.starts_with("models/x/chat_template.jinja: chat template"), "{error}");
+        assert!(!error.contains('\n') && error.len() < 600, "{error}");
+        assert!(start.elapsed().as_secs() < 60, "{template}: {:?}", start.elapsed());
+    }
+    let nested = format!("{{{{ {}1{} }}}}", "(".repeat(100_000), ")".repeat(100_000));
+    assert!(refusal(&nested).contains("not a valid jinja2 template"));
+    assert!(refusal("{% include '/etc/passwd' %}").contains("fails on this conversation"));
+}
+
+#[test]
+fn a_refusal_gives_the_templates_words_and_line() {
+    let error = refusal("\n\n{{ raise_exception('roles must alternate') }}");
+    let expected = "models/x/chat_template.jinja: chat template `text` (line 3): the template \
+                    refuses this conversation: roles must alternate";
+    assert_eq!(error, expected);
+    assert!(refusal("\n{% if %}").contains("(line 2)"));
+}
+
+#[test]
+fn templates_are_read_from_where_transformers_reads_them() {
+    let dir = tempfile::tempdir().expect("a temporary folder");
+    let write = |name: &str, text: &str| {
+        std::fs::write(dir.path().join(name), text).expect("a file");
+    };
+    let open = || ChatTemplates::open(dir.path());
+    let request = |template: Option<&str>, tools: bool| ChatRequest {
+        messages: vec![json!({ "role": "user", "content": null })],
+        tools: tools.then(Vec::new),
+        template: template.map(str::to_owned),
+        ..ChatRequest::default()
+    };
+    assert!(open().unwrap_err().to_string().contains("there is no chat template"));
+
+    write(
+        "tokenizer_config.json",
+        r#"{"chat_template": "config {{ bos_token }}|{{ eos_token }}",
+        "bos_token": null, "eos_token": {"content": "<e>"}}"#,
+    );
+    let render = |template, tools| {
+        open().expect("a template").render(&request(template, tools)).map_err(|e| e.to_string())
+    };
+    assert_eq!(render(None, true).unwrap(), "config |<e>");
+    // Files of older tools win where the config lists no added tokens.
+    write("special_tokens_map.json", r#"{"eos_token": "<m>"}"#);
+    assert_eq!(render(None, false).unwrap(), "config |<m>");
+    let listed = r#"{"added_tokens_decoder": {}, "chat_template": "config {{ bos_token }}|{{ eos_token }}", "eos_token": "<e>"}"#;
+    write("tokenizer_config.json", listed);
+    assert_eq!(render(None, false).unwrap(), "config |<e>");
+
+    write("chat_template.jinja", "file{{ messages[0].content is defined }}");
+    assert_eq!(render(None, false).unwrap(), "fileFalse");
+    let warnings = open().expect("a template").warnings().to_vec();
+    assert!(
+        warnings.len() == 1 && warnings[0].contains("different chat templates"),
+        "{warnings:?}"
+    );
+    std::fs::create_dir(dir.path().join("additional_chat_templates")).expect("a folder");
+    write("additional_chat_templates/tool_use.jinja", "tools");
+    assert_eq!(render(None, false).unwrap(), "fileFalse");
+    assert_eq!(render(None, true).unwrap(), "tools");
+    assert_eq!(render(Some("tool_use"), false).unwrap(), "tools");
+    assert!(render(Some("rag"), false).unwrap_err().contains("`default`, `tool_use`"));
+
+    for (config, named) in [
+        (r#"{"chat_template": 5}"#, "must be a string"),
+        (r#"{"chat_template": [{"name": "a"}]}"#, "`template`"),
+        (r#"{"chat_template": "x", "eos_token": 3}"#, "`eos_token`"),
+    ] {
+        let dir = tempfile::tempdir().expect("a temporary folder");
+        std::fs::write(dir.path().join("tokenizer_config.json"), config).expect("a file");
+        let error = ChatTemplates::open(dir.path()).unwrap_err().to_string();
+        assert!(error.contains("tokenizer_config.json") && error.contains(named), "{error}");
+    }
+}
+
+#[test]
+fn conversations_that_are_none_are_refused() {
+    let parse =
+        |text: &str| ChatRequest::parse(text, Path::new("chat.json")).map_err(|e| e.to_string());
+    for (text, named) in [
+        ("{", "is not valid JSON"),
+        ("3", "array of messages"),
+        ("[]", "no message"),
+        ("{}", "no `messages`"),
+        ("[3]", "message 0"),
+        (r#"[{"role": "user"}, {"content": "x"}]"#, "message 1"),
+        (r#"{"messages": [{"role": "user"}], "tools": {}}"#, "`tools`"),
+        (r#"{"messages": [{"role": "user"}], "tool": []}"#, "`tool`"),
+    ] {
+        let error = parse(text).unwrap_err();
+        assert!(error.starts_with("chat.json: ") && error.contains(named), "{text}: {error}");
+    }
+    let both = parse(r#"{"messages": [{"role": "user"}], "tools": [{"a": 1}]}"#).unwrap();
+    assert_eq!((both.messages.len(), both.tools.map(|t| t.len())), (1, Some(1)));
 }

@@ -87,7 +87,8 @@ fn escapes(tag: &str) -> String {
         rest = &rest[at + 1..];
         let Some(c) = rest.chars().next() else { break };
         let code = |digits: usize| {
-            let hex = rest.get(1..1 + digits).filter(|h| h.chars().all(|c| c.is_ascii_hexdigit()))?;
+            let hex =
+                rest.get(1..1 + digits).filter(|h| h.chars().all(|c| c.is_ascii_hexdigit()))?;
             char::from_u32(u32::from_str_radix(hex, 16).ok()?)
         };
         let octal = rest.find(|c: char| !('0'..='7').contains(&c)).unwrap_or(rest.len()).min(3);
@@ -133,7 +134,10 @@ mod tests {
             ("a\r\nb\rc", "a\nb\nc"),
             ("{% generation -%}x{%- endgeneration %}", "{% with -%}x{%- endwith %}"),
             ("{# {% generation %} \\d #}", "{# {% generation %} \\d #}"),
-            ("{% raw %}{% generation %}\\d{% endraw %}{{ '\\d' }}", "{% raw %}{% generation %}\\d{% endraw %}{{ '\\\\d' }}"),
+            (
+                "{% raw %}{% generation %}\\d{% endraw %}{{ '\\d' }}",
+                "{% raw %}{% generation %}\\d{% endraw %}{{ '\\\\d' }}",
+            ),
             ("{{ '{% generation %}' }}", "{{ '{% generation %}' }}"),
             ("{{ '\\x27\\U0001F600\\101\\n\\\\d' }}", "{{ '\\'\u{1f600}A\\n\\\\d' }}"),
             ("{{ {'a': {'}}': 1}} }}\\d", "{{ {'a': {'}}': 1}} }}\\d"),

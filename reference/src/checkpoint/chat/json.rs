@@ -18,9 +18,7 @@ pub(super) fn from_json(json: &Json) -> Value {
         },
         Json::String(s) => Value::from(s.as_str()),
         Json::Array(items) => Value::from(items.iter().map(from_json).collect::<Vec<Value>>()),
-        Json::Object(map) => {
-            Value::from_pairs(map.iter().map(|(k, v)| (k.as_str(), from_json(v))))
-        }
+        Json::Object(map) => Value::from_pairs(map.iter().map(|(k, v)| (k.as_str(), from_json(v)))),
     }
 }
 

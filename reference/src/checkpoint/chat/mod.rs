@@ -168,7 +168,9 @@ impl ChatTemplates {
     /// exceeds its limits.
     pub fn render(&self, request: &ChatRequest) -> Result<String> {
         if request.messages.is_empty() {
-            return Err(Error::Request("the conversation is empty: give at least one message".into()));
+            return Err(Error::Request(
+                "the conversation is empty: give at least one message".into(),
+            ));
         }
         if let Some(message) = request.messages.iter().find(|m| !m.is_object()) {
             let what = format!("a message must be an object, but is {}", describe(message));

@@ -79,7 +79,11 @@ pub(super) fn method(
         "capitalize" => Ok(capitalize(s).into()),
         "swapcase" => {
             let swap = |c: char| -> String {
-                if c.is_uppercase() { c.to_lowercase().collect() } else { c.to_uppercase().collect() }
+                if c.is_uppercase() {
+                    c.to_lowercase().collect()
+                } else {
+                    c.to_uppercase().collect()
+                }
             };
             Ok(s.chars().map(swap).collect::<String>().into())
         }
@@ -185,7 +189,11 @@ fn words(s: &str, back: bool, most: usize) -> Vec<&str> {
 /// `splitlines`: at every line boundary of Python, of which `\r\n` is one.
 fn lines(s: &str, keep: bool) -> Vec<&str> {
     let ends = |c: char| {
-        matches!(c, '\n' | '\r' | '\u{b}' | '\u{c}' | '\u{1c}'..='\u{1e}' | '\u{85}' | '\u{2028}' | '\u{2029}')
+        matches!(
+            c,
+            '\n' | '\r' | '\u{b}' | '\u{c}' | '\u{1c}'
+                ..='\u{1e}' | '\u{85}' | '\u{2028}' | '\u{2029}'
+        )
     };
     let mut out = Vec::new();
     let mut rest = s;

@@ -109,9 +109,18 @@ mod tests {
     fn dates_are_pythons() {
         let all = "%Y-%m-%d %H:%M:%S %I %p %j %B %b %A %a %w %y %F %T %e %-d %-m %%";
         let cases = [
-            (0, "1970-01-01 00:00:00 12 AM 001 January Jan Thursday Thu 4 70 1970-01-01 00:00:00  1 1 1 %"),
-            (951_827_696, "2000-02-29 12:34:56 12 PM 060 February Feb Tuesday Tue 2 00 2000-02-29 12:34:56 29 29 2 %"),
-            (4_107_542_399, "2100-02-28 23:59:59 11 PM 059 February Feb Sunday Sun 0 00 2100-02-28 23:59:59 28 28 2 %"),
+            (
+                0,
+                "1970-01-01 00:00:00 12 AM 001 January Jan Thursday Thu 4 70 1970-01-01 00:00:00  1 1 1 %",
+            ),
+            (
+                951_827_696,
+                "2000-02-29 12:34:56 12 PM 060 February Feb Tuesday Tue 2 00 2000-02-29 12:34:56 29 29 2 %",
+            ),
+            (
+                4_107_542_399,
+                "2100-02-28 23:59:59 11 PM 059 February Feb Sunday Sun 0 00 2100-02-28 23:59:59 28 28 2 %",
+            ),
         ];
         for (seconds, expected) in cases {
             assert_eq!(strftime(all, seconds).unwrap(), expected);
