@@ -12,8 +12,8 @@ use super::{dialect, json, python};
 use crate::error::{Error, Result};
 
 /// Steps that a template may take: an instruction costs one, and so do 64 bytes that it makes. A
-/// conversation of a thousand messages needs some hundred thousand.
-const FUEL: u64 = 4_000_000;
+/// conversation of a thousand messages needs some hundred thousand, and has bytes to pay with.
+const FUEL: u64 = 500_000;
 /// Steps more for each byte of the variables.
 const FUEL_A_BYTE: u64 = 16;
 /// Calls within calls.
