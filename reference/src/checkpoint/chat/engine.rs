@@ -1,6 +1,8 @@
 //! The environment in which transformers renders a template, with limits.
 
 use std::io;
+use std::sync::mpsc;
+use std::time::Duration;
 
 use minijinja::syntax::SyntaxConfig;
 use minijinja::{AutoEscape, Environment, ErrorKind, UndefinedBehavior};
@@ -21,8 +23,40 @@ const DEPTH: usize = 200;
 /// Bytes of the longest rendering: far beyond any context window.
 const LONGEST: usize = 64 << 20;
 
+/// The longest that a rendering may take. The steps bound all work but one: minijinja joins lists
+/// lazily and without counting, so that a list doubled a hundred times is walked for ever.
+const TIME: Duration = Duration::from_secs(20);
+/// Bytes of stack for the calls within calls.
+const STACK: usize = 64 << 20;
+
 /// Renders a template.
 pub(super) fn render(template: &Named, variables: &Map<String, Json>) -> Result<String> {
+    render_within(template, variables, TIME)
+}
+
+/// Renders in a thread of its own, which is left behind when it takes too long.
+fn render_within(
+    template: &Named,
+    variables: &Map<String, Json>,
+    time: Duration,
+) -> Result<String> {
+    let (send, receive) = mpsc::channel();
+    let (theirs, given) = (template.clone(), variables.clone());
+    std::thread::Builder::new()
+        .stack_size(STACK)
+        .spawn(move || send.send(render_here(&theirs, &given)))
+        .map_err(Error::io(&template.origin))?;
+    receive.recv_timeout(time).unwrap_or_else(|_| {
+        let what = format!(
+            "chat template `{}` takes more than {time:?} for this conversation: it loops, or is \
+             hostile",
+            template.name
+        );
+        Err(Error::file(&template.origin, what))
+    })
+}
+
+fn render_here(template: &Named, variables: &Map<String, Json>) -> Result<String> {
     let fail = |what: String| Err(Error::file(&template.origin, what));
     let source = dialect::rewrite(&template.text);
     let syntax = SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build();
@@ -109,5 +143,25 @@ impl io::Write for Bounded {
 
     fn flush(&mut self) -> io::Result<()> {
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The list is walked by a thread that stays behind; it ends with the tests.
+    #[test]
+    fn a_template_that_outruns_the_step_count_is_given_up() {
+        let text = "{% set ns = namespace(s=[1]) %}{% for i in range(200) %}\
+                    {% set ns.s = ns.s + ns.s %}{% endfor %}{{ ns.s|length }}";
+        let template = Named { name: "t".into(), text: text.into(), origin: "x.jinja".into() };
+        let time = Duration::from_millis(300);
+        let error = render_within(&template, &Map::new(), time).unwrap_err().to_string();
+        assert_eq!(
+            error,
+            "x.jinja: chat template `t` takes more than 300ms for this conversation: it loops, or \
+             is hostile"
+        );
     }
 }
