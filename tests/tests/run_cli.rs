@@ -297,6 +297,7 @@ fn settings_that_make_no_sense() {
     sample(&["--top-p", "1.1"], &["top_p", "1.1"]);
     sample(&["--min-p", "-0.5"], &["min_p"]);
     refused(&["--ids", "5", "--repetition-penalty", "0"], &["repetition_penalty"]);
+    refused(&["--ids", "5", "--logprobs", "1", "--generate", "0"], &["--logprobs"]);
     refused(&["--ids", "5", "--no-thinking"], &["--no-thinking", "--chat"]);
     refused(&["--chat", "x", "--template-arg", "novalue"], &["novalue", "NAME=VALUE"]);
     refused(&["--chat", "x", "--template-arg", "messages=[]"], &["messages"]);

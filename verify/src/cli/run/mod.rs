@@ -99,8 +99,10 @@ pub(super) fn run(args: &RunArgs) -> anyhow::Result<u8> {
         args.json.say(&output::prompts(&prompts));
         return Ok(PASS);
     }
-    checkpoint.scan_finite()?;
     let settings = settings::Settings::new(&args.model, &args.sampling, args.generate)?;
+    if args.logprobs.is_some() && settings.generate == 0 {
+        bail!("--logprobs is for generated tokens, but --generate is 0");
+    }
     let job =
         Job { args, checkpoint: &checkpoint, preset, tokenizer: tokenizer.as_ref(), settings };
     let runs = match basis {
