@@ -103,6 +103,7 @@ pub(super) fn run(args: &RunArgs) -> anyhow::Result<u8> {
     if args.logprobs.is_some() && settings.generate == 0 {
         bail!("--logprobs is for generated tokens, but --generate is 0");
     }
+    checkpoint.scan_finite()?;
     let job =
         Job { args, checkpoint: &checkpoint, preset, tokenizer: tokenizer.as_ref(), settings };
     let runs = match basis {
