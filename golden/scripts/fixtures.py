@@ -105,6 +105,17 @@ FIXTURES = {
         ("traces/gptq-qwen3",),
         "bf16 trace of the committed gptq-qwen3 through gptqmodel's TorchLinear",
     ),
+    "chat": Fixture(
+        "chat.py", (), "transformers", 7007,
+        ("chat",),
+        "chat templates of our own rendered by transformers, jinja2 on small templates, sampling filters",
+        given=(
+            "chat/chatml/chat_template.jinja",
+            "chat/distill/template.jinja",
+            "chat/distill/tool_use.jinja",
+            "chat/thinking/template.jinja",
+        ),
+    ),
 }  # fmt: skip
 
 

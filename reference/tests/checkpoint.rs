@@ -1,5 +1,7 @@
 //! What a checkpoint must be: every error that reading one can give, and what is accepted.
 
+#[path = "checkpoint/chat.rs"]
+mod chat;
 #[path = "checkpoint/config.rs"]
 mod config;
 #[path = "checkpoint/golden.rs"]

@@ -7,5 +7,7 @@ mod bitwise;
 mod generation;
 #[path = "forward/golden.rs"]
 mod golden;
+#[path = "forward/sampling.rs"]
+mod sampling;
 #[path = "forward/support.rs"]
 mod support;

@@ -11,8 +11,10 @@
 //! - [`config`]: `config.json`, `generation_config.json` and the quantisation's description;
 //! - [`mod@expected`]: the tensors that an architecture needs;
 //! - [`weights`]: [`Checkpoint`], all of the above held against each other;
-//! - [`tokenizer`]: text to token ids and back.
+//! - [`tokenizer`]: text to token ids and back;
+//! - [`chat`]: conversations to text, by the model's chat template.
 
+pub mod chat;
 pub mod config;
 pub mod expected;
 mod header;
@@ -23,7 +25,8 @@ pub mod tokenizer;
 pub mod weights;
 mod writer;
 
-pub use config::{Architecture, Config, Gptq, GptqFormat};
+pub use chat::{ChatRequest, ChatTemplates};
+pub use config::{Architecture, Config, GenerationConfig, Gptq, GptqFormat};
 pub use expected::{Expected, Kind, expected};
 pub use index::Files;
 pub use shard::{Shard, to_bytes, write};

@@ -49,6 +49,18 @@ impl Tokenizer {
     /// [`Error::Request`] for an empty prompt, [`Error::File`] when the tokenizer fails or gives no
     /// token.
     pub fn encode(&self, text: &str) -> Result<Vec<u32>> {
+        self.ids(text, true)
+    }
+
+    /// Token ids of a rendered chat template, which wrote its special tokens itself: none is added.
+    ///
+    /// # Errors
+    /// As [`Tokenizer::encode`].
+    pub fn encode_rendered(&self, text: &str) -> Result<Vec<u32>> {
+        self.ids(text, false)
+    }
+
+    fn ids(&self, text: &str, add_special_tokens: bool) -> Result<Vec<u32>> {
         if text.is_empty() {
             return Err(Error::Request(
                 "the prompt is empty: a forward needs at least one token".to_owned(),
@@ -56,7 +68,7 @@ impl Tokenizer {
         }
         let encoding = self
             .inner
-            .encode_fast(text, true)
+            .encode_fast(text, add_special_tokens)
             .map_err(|e| Error::file(&self.path, format!("cannot encode the prompt: {e}")))?;
         let ids = encoding.get_ids().to_vec();
         if ids.is_empty() {

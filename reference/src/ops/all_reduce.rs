@@ -21,6 +21,8 @@ use crate::policy::Policy;
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Params {
+    /// Whether the running sum is stored after each rank.
+    pub stored: bool,
     /// A rank whose part is left out: a fault.
     pub lost: Option<usize>,
     /// Whether only rank 0's part arrives: a fault.
@@ -89,6 +91,9 @@ impl Op for AllReduce {
                     None => row,
                     Some(mut sum) => {
                         policy.apply("sum", &mut sum);
+                        if params.stored {
+                            sum.iter_mut().for_each(|s| *s = s.round(policy.output, policy.lambda));
+                        }
                         sum.iter_mut().zip(row).for_each(|(s, x)| *s = s.add(x));
                         sum
                     }
@@ -101,9 +106,7 @@ impl Op for AllReduce {
     }
 
     fn knobs(_params: &Params) -> Vec<Knob<Self>> {
-        vec![Knob::new("sum", "f32").or("stored", |s: &mut Setup<Self>| {
-            s.policy.round_at("sum", s.policy.output.dtype);
-        })]
+        vec![Knob::new("sum", "f32").or("stored", |s: &mut Setup<Self>| s.params.stored = true)]
     }
 
     fn faults(_params: &Params, tensors: &Tensors) -> Vec<Fault<Self>> {

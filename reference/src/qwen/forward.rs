@@ -8,6 +8,7 @@ use crate::error::{Error, Result};
 use crate::ops::{Arg, Basis, Inputs, Tensors};
 use crate::qwen::plan::{Node, Plan, Source, View};
 use crate::qwen::preset::Preset;
+use crate::qwen::shard::Ranks;
 use crate::tensor::Tensor;
 
 /// Sees every probe of a step: the node and its output, row-major.
@@ -44,9 +45,10 @@ impl<'c, R: Basis> Forward<'c, R> {
     pub fn split(
         checkpoint: &'c Checkpoint,
         preset: &'static Preset,
-        ranks: usize,
+        ranks: impl Into<Ranks>,
     ) -> Result<Self> {
-        Forward::of(checkpoint, preset, Plan::split(checkpoint.config(), preset.angle, ranks)?)
+        let plan = Plan::split(checkpoint.config(), preset.angle, ranks.into())?;
+        Forward::of(checkpoint, preset, plan)
     }
 
     fn of(checkpoint: &'c Checkpoint, preset: &'static Preset, plan: Plan) -> Result<Self> {
@@ -140,7 +142,11 @@ impl<'c, R: Basis> Forward<'c, R> {
         Ok(logits)
     }
 
-    fn check(&self, ids: &[u32]) -> Result<()> {
+    /// Checks that tokens can be fed.
+    ///
+    /// # Errors
+    /// When there is none, or one is outside the vocabulary.
+    pub fn check(&self, ids: &[u32]) -> Result<()> {
         if ids.is_empty() {
             return Err(Error::Request("the prompt is empty: there is no token to run".into()));
         }

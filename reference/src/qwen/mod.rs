@@ -4,15 +4,18 @@
 //! - [`plan`]: the list of op calls of a model: the one definition that running and diffing share;
 //! - [`preset`]: named sets of rounding conventions;
 //! - [`forward`]: runs a plan, with a KV cache;
-//! - [`generate`](mod@generate): greedy decoding.
+//! - [`generate`](mod@generate): continuing a prompt;
+//! - [`sample`]: choosing the next token.
 
 pub mod forward;
 pub mod generate;
 pub mod plan;
 pub mod preset;
+pub mod sample;
 pub mod shard;
 
 pub use forward::{Forward, Observer};
-pub use generate::generate;
+pub use generate::{Generation, Options, continue_prompt, generate};
 pub use plan::{Node, Plan, Share, Source, View};
 pub use preset::Preset;
+pub use sample::Sampling;

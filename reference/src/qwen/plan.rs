@@ -10,7 +10,7 @@ use std::borrow::Cow;
 
 use serde_json::{Value, json};
 
-use super::shard::{self, Cut, Rank, Split};
+use super::shard::{self, Cut, Rank, Ranks, Split};
 use crate::checkpoint::{Config, GptqFormat, config::EXPERT};
 use crate::error::Result;
 use crate::ops::{all_reduce, gptq_dequant, gptq_gemm, matmul, moe_route, rms_norm, rope};
@@ -115,20 +115,21 @@ pub struct Plan {
 impl Plan {
     /// The plan of a config's model. `angle` is the convention of the rope angle.
     pub fn new(config: &Config, angle: rope::Angle) -> Plan {
-        Plan::build(config, angle, 1).expect("a whole model needs no splitting")
+        Plan::build(config, angle, 1.into()).expect("a whole model needs no splitting")
     }
 
     /// The plan of the model split over `ranks`, as serving engines split it (see [`shard`]).
     ///
     /// # Errors
     /// When the model does not split evenly.
-    pub fn split(config: &Config, angle: rope::Angle, ranks: usize) -> Result<Plan> {
-        shard::check(config, ranks)?;
+    pub fn split(config: &Config, angle: rope::Angle, ranks: Ranks) -> Result<Plan> {
+        shard::check(config, ranks.count)?;
         Plan::build(config, angle, ranks)
     }
 
-    fn build(config: &Config, angle: rope::Angle, ranks: usize) -> Result<Plan> {
-        let mut b = Builder { config, nodes: Vec::new(), angle, ranks };
+    fn build(config: &Config, angle: rope::Angle, ranks: Ranks) -> Result<Plan> {
+        let (sum_stored, ranks) = (ranks.sum_stored, ranks.count);
+        let mut b = Builder { config, nodes: Vec::new(), angle, ranks, sum_stored };
         b.embed();
         let mut residual = "embed".to_string();
         for n in 0..config.num_hidden_layers {
@@ -149,6 +150,7 @@ struct Builder<'c> {
     nodes: Vec<Node>,
     angle: rope::Angle,
     ranks: usize,
+    sum_stored: bool,
 }
 
 type Inputs = Vec<(Cow<'static, str>, Source)>;
@@ -344,9 +346,10 @@ impl Builder<'_> {
         if self.ranks == 1 {
             return Ok(terms.remove(0));
         }
+        let params = json_of(all_reduce::Params { stored: self.sum_stored, ..Default::default() });
         let parts = terms.iter().enumerate();
         let inputs = parts.map(|(r, t)| (all_reduce::part(r).into(), probe(t))).collect();
-        Ok(self.push_all(Some(n), name, "all_reduce", json!({}), width, inputs))
+        Ok(self.push_all(Some(n), name, "all_reduce", params, width, inputs))
     }
 
     /// Projections, norms, rope, attention and output projection of one rank's heads.

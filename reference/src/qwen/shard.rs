@@ -12,6 +12,22 @@ use crate::checkpoint::{Config, Gptq};
 use crate::error::{Error, Result};
 use crate::tensor::Tensor;
 
+/// Over how many ranks a model is split, and how they add what they computed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ranks {
+    /// How many.
+    pub count: usize,
+    /// Whether the running sum is stored in the model's dtype after each rank, instead of f32.
+    pub sum_stored: bool,
+}
+
+impl From<usize> for Ranks {
+    /// `count` ranks that add in f32.
+    fn from(count: usize) -> Ranks {
+        Ranks { count, sum_stored: false }
+    }
+}
+
 /// One rank of several; the default is all of the model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rank {

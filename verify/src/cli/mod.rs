@@ -36,7 +36,8 @@ Examples:
   assay check                             the three HIP kernels on the built-in emulator
   assay check --mutants                   the same kernels broken on purpose: every one must be caught
   assay diff MODEL TRACE                  a recorded forward against the reference, op by op
-  assay run MODEL --prompt 'The sky is'   the reference forward, greedy"
+  assay run MODEL --prompt 'The sky is'   the reference forward, greedy
+  assay run MODEL --chat '1+1?'           the same, through the model's chat template"
 )]
 struct Cli {
     #[command(subcommand)]

@@ -15,7 +15,7 @@ pub struct Envelope<T> {
     pub assay_report: u32,
     /// Version of assay.
     pub version: &'static str,
-    /// `check`, `mutants` or `diff`.
+    /// `check`, `mutants`, `diff` or `run`.
     pub command: &'static str,
     /// `pass`, `findings` or `skipped`: the exit code in words.
     pub result: &'static str,

@@ -7,6 +7,7 @@
 //! `torch_dtype`, `rope_scaling`) and 5 (`rope_parameters`, `dtype`, `layer_types`).
 
 mod fields;
+mod generation;
 mod gptq;
 mod known;
 mod moe;
@@ -17,6 +18,7 @@ use std::fmt;
 use std::path::Path;
 
 use self::fields::Fields;
+pub use self::generation::GenerationConfig;
 pub use self::gptq::{Gptq, GptqFormat};
 pub use self::moe::Moe;
 use super::ensure_folder;
