@@ -8,6 +8,8 @@ TRACE_LIMITS = {"F64": 1e-12, "F32": 1e-5, "BF16": 3e-2, "F16": 2e-3, "I32": 0.0
 # A rounding that falls the other way in the Hessian can move single 4-bit codes.
 GPTQ_LIMITS = {**TRACE_LIMITS, "F16": 3e-2, "BF16": 5e-2, "I32": 0.05}
 
+COMPRESSED = "sym-g128 sym-g32 asym-g32 sym-channel asym-channel sym-g128-f16 zeros odd".split()
+
 
 @dataclass(frozen=True)
 class Fixture:
@@ -91,8 +93,31 @@ FIXTURES = {
     "gptq-layers": Fixture(
         "gptq_layers.py", (), "gptq", 5005,
         ("gptq",),
-        "17 GPTQ variants of one Linear as gptqmodel stores and dequantises them",
+        "22 GPTQ variants of one Linear as gptqmodel stores and dequantises them, and 8 layers made by hand",
         GPTQ_LIMITS,
+    ),
+    "awq-layers": Fixture(
+        "awq_layers.py", (), "gptq", 7007,
+        ("awq",),
+        "5 AWQ variants of one Linear as gptqmodel stores and dequantises them, and a layer made by hand",
+        None,
+    ),
+    "compressed-layers": Fixture(
+        "compressed_layers.py", (), "compressed", 8008,
+        tuple(f"compressed/{name}.safetensors" for name in COMPRESSED),
+        "6 compressed-tensors variants of one Linear by llmcompressor, and 2 layers made by hand",
+        GPTQ_LIMITS,
+    ),
+    "compressed-gidx": Fixture(
+        "compressed_gidx.py", (), "compressed_gidx", 8020,
+        ("compressed/sym-g32-gidx.safetensors",),
+        "a compressed-tensors layer with weight_g_idx, by an older llmcompressor",
+        GPTQ_LIMITS,
+    ),
+    "fp8-layers": Fixture(
+        "fp8_layers.py", (), "gptq", 9009,
+        ("fp8",),
+        "5 block-scaled FP8 weights as transformers dequantises them",
     ),
     "gptq-qwen3": Fixture(
         "gptq_checkpoint.py", ("checkpoint",), "gptq", 6006,
@@ -115,6 +140,55 @@ FIXTURES = {
             "chat/distill/tool_use.jinja",
             "chat/thinking/template.jinja",
         ),
+    ),
+    "gptq8-qwen2": Fixture(
+        "gptq_checkpoint.py", ("gptq8-qwen2", "checkpoint"), "gptq", 6008,
+        ("checkpoints/gptq8-qwen2",),
+        "whole 8-bit Qwen2 checkpoint (v1, asym, group 32, desc_act, biases) saved by gptqmodel",
+        None,
+    ),
+    "gptq8-qwen2-trace": Fixture(
+        "gptq_checkpoint.py", ("gptq8-qwen2", "trace"), "gptq", 6008,
+        ("traces/gptq8-qwen2",),
+        "bf16 trace of the committed gptq8-qwen2 through gptqmodel's TorchLinear",
+    ),
+    "gptq3-qwen3": Fixture(
+        "gptq_checkpoint.py", ("gptq3-qwen3", "checkpoint"), "gptq", 6003,
+        ("checkpoints/gptq3-qwen3",),
+        "whole 3-bit Qwen3 checkpoint (v2, asym, group 32) saved by gptqmodel",
+        None,
+    ),
+    "gptq3-qwen3-trace": Fixture(
+        "gptq_checkpoint.py", ("gptq3-qwen3", "trace"), "gptq", 6003,
+        ("traces/gptq3-qwen3",),
+        "bf16 trace of the committed gptq3-qwen3 through gptqmodel's TorchLinear",
+    ),
+    "awq-qwen3": Fixture(
+        "gptq_checkpoint.py", ("awq-qwen3", "checkpoint"), "gptq", 6004,
+        ("checkpoints/awq-qwen3",),
+        "whole AWQ Qwen3 checkpoint (asym, group 32) saved by gptqmodel",
+        None,
+    ),
+    "awq-qwen3-trace": Fixture(
+        "gptq_checkpoint.py", ("awq-qwen3", "trace"), "gptq", 6004,
+        ("traces/awq-qwen3",),
+        "bf16 trace of the committed awq-qwen3 through gptqmodel's AwqTorchLinear",
+    ),
+    "ct-qwen3": Fixture(
+        "compressed_checkpoint.py", ("checkpoint",), "compressed", 8010,
+        ("checkpoints/ct-qwen3",),
+        "whole W4A16 Qwen3 checkpoint (asym, group 32, pack-quantized) saved by llmcompressor",
+        None,
+    ),
+    "ct-qwen3-trace": Fixture(
+        "compressed_checkpoint.py", ("trace",), "compressed", 8010,
+        ("traces/ct-qwen3",),
+        "bf16 trace of the committed ct-qwen3, decompressed by compressed-tensors",
+    ),
+    "fp8-qwen3": Fixture(
+        "fp8_checkpoint.py", (), "gptq", 9010,
+        ("checkpoints/fp8-qwen3", "traces/fp8-qwen3"),
+        "whole FP8 Qwen3 checkpoint (128x128 blocks, bf16 scales) and its bf16 trace through transformers",
     ),
 }  # fmt: skip
 

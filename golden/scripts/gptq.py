@@ -1,4 +1,4 @@
-"""Quantise a model with gptqmodel on the CPU, and load the result through its TorchLinear.
+"""Quantise a model with gptqmodel (GPTQ, AWQ) on the CPU, and load the result through its torch linears.
 
 Import this before torch: gptqmodel sizes its thread pools from os.cpu_count and wants at least 4, and
 dynamo must be off so that `dequantize_weight` runs as written.
@@ -16,7 +16,7 @@ import shutil  # noqa: E402
 
 import torch  # noqa: E402
 from gptqmodel import BACKEND, GPTQModel, QuantizeConfig  # noqa: E402
-from gptqmodel.quantization import FORMAT  # noqa: E402
+from gptqmodel.quantization import FORMAT, METHOD  # noqa: E402
 
 FORMATS = {"gptq": FORMAT.GPTQ, "gptq_v2": FORMAT.GPTQ_V2}
 
@@ -40,11 +40,29 @@ def quantise(source, target, *, bits, group_size, sym, desc_act, checkpoint_form
         device="cpu",
         dynamic=dynamic,
     )
-    model = GPTQModel.load(str(source), config, dtype=torch.bfloat16)
+    run(source, target, config, vocabulary, seed)
+
+
+def quantise_awq(source, target, *, group_size, sym, vocabulary, seed, dtype=torch.bfloat16):
+    """4-bit AWQ in the gemm layout; the scales are stored in `dtype`."""
+    config = QuantizeConfig(
+        bits=4,
+        group_size=group_size,
+        sym=sym,
+        method=METHOD.AWQ,
+        format=FORMAT.GEMM,
+        offload_to_disk=False,
+        device="cpu",
+    )
+    run(source, target, config, vocabulary, seed, dtype)
+
+
+def run(source, target, config, vocabulary, seed, dtype=torch.bfloat16):
+    model = GPTQModel.load(str(source), config, dtype=dtype)
     model.quantize(calibration(vocabulary, seed), batch_size=1)
     shutil.rmtree(target, ignore_errors=True)
     model.save(str(target))
 
 
-def load_quantised(folder, dtype):
-    return GPTQModel.load(str(folder), backend=BACKEND.GPTQ_TORCH, device="cpu", dtype=dtype).model.eval()
+def load_quantised(folder, dtype, backend=BACKEND.GPTQ_TORCH):
+    return GPTQModel.load(str(folder), backend=backend, device="cpu", dtype=dtype).model.eval()

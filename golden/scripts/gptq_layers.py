@@ -3,6 +3,10 @@
 `-wrap` variants quantise a layer so far off centre that some zero points are 0. A v1 file stores z - 1,
 and gptqmodel subtracts and adds that 1 in whole 32-bit words (0x11111111): a zero point of 0 is stored as
 15 and borrows from its left neighbour in the word, so these files read right only by whole words.
+
+`-zeros` files are made by hand: every stored zero (0 and the largest included, a word of each alone), every
+code, distinct scales down to a subnormal f16. The v1 and the v2 file of a width hold the same words and differ
+in checkpoint_format only; gptqmodel loads them as it loads any checkpoint.
 """
 
 import sys
@@ -12,14 +16,11 @@ from pathlib import Path
 import gptq  # first: it prepares os.cpu_count  # isort: skip
 import torch
 from safetensors import safe_open
-from transformers import Qwen3Config, Qwen3ForCausalLM
 
 from common import arguments, deterministic, write_tensors
+from layers import LAYER, SEED, VOCABULARY, layer_codes, packed, replace_layer, source_model
 
-SEED = 5005
-LAYER = "model.layers.0.self_attn.o_proj"  # K = 4 heads * 128 = 512 inputs, N = hidden = 64 outputs
 OTHERS = {f"-:.*{name}.*": {} for name in ("q_proj", "k_proj", "v_proj", "mlp")}
-VOCABULARY = 256
 
 
 def variant(checkpoint_format, bits, sym, group_size, desc_act, wrap=False):
@@ -43,32 +44,18 @@ VARIANTS = dict(
         variant("gptq_v2", 4, False, 32, False),
         variant("gptq", 4, False, 32, False, wrap=True),
         variant("gptq_v2", 4, False, 32, False, wrap=True),
+        variant("gptq", 8, True, 128, False),
+        variant("gptq", 8, False, 32, True),
+        variant("gptq", 3, True, 128, False),
+        variant("gptq_v2", 3, False, 32, False),
+        variant("gptq", 2, False, 32, False),
     ]
 )
-
-
-def source_model(folder, centre):
-    """One block whose o_proj has unlike, off-centre output columns and inputs of unlike importance."""
-    config = Qwen3Config(
-        vocab_size=VOCABULARY, hidden_size=64, intermediate_size=64, num_hidden_layers=1,
-        num_attention_heads=4, num_key_value_heads=4, head_dim=128, max_position_embeddings=512,
-        rope_parameters={"rope_type": "default", "rope_theta": 1e6}, tie_word_embeddings=True,
-    )  # fmt: skip
-    model = Qwen3ForCausalLM(config)
-    g = torch.Generator().manual_seed(SEED)
-
-    def normal(*shape):
-        return torch.randn(*shape, generator=g)
-
-    attention = model.model.layers[0].self_attn
-    attention.o_proj.weight.data = (
-        (normal(64, 512) + centre * normal(64, 1)) * torch.exp(0.5 * normal(64, 1)) * torch.exp(0.4 * normal(1, 512)) / 22
-    )
-    attention.v_proj.weight.data = normal(512, 64) * torch.exp(0.7 * normal(512, 1)) / 8
-    for name, parameter in sorted(model.named_parameters()):
-        if "o_proj" not in name and "v_proj" not in name and "norm" not in name:
-            parameter.data = normal(*parameter.shape) * parameter.shape[-1] ** -0.5
-    model.to(torch.bfloat16).save_pretrained(folder)
+BY_HAND = {
+    f"{version}-{bits}bit-zeros": dict(checkpoint_format=name, bits=bits, sym=False, group_size=16, desc_act=False)
+    for version, name in (("v1", "gptq"), ("v2", "gptq_v2"))
+    for bits in (2, 3, 4, 8)
+}
 
 
 def dequantised(folder, dtype):
@@ -78,33 +65,50 @@ def dequantised(folder, dtype):
     return module.dequantize_weight()
 
 
+def by_hand(bits):
+    """The zeros are what the file stores, not what they mean."""
+    codes, zeros, scales = layer_codes(bits, SEED + bits)
+    g_idx = torch.arange(codes.shape[0]) // (codes.shape[0] // zeros.shape[0])
+    return {
+        "qweight": packed(codes.T, bits).T,
+        "qzeros": packed(zeros, bits),
+        "scales": scales,
+        "g_idx": g_idx.to(torch.int32),
+    }
+
+
 def make(name, options, work, out):
     target = work / name
-    source = work / ("off-centre" if name.endswith("-wrap") else "source")
+    source = work / ("off-centre" if name.endswith("-wrap") else "narrow" if name in BY_HAND else "source")
     gptq.quantise(source, target, vocabulary=VOCABULARY, seed=SEED, dynamic=OTHERS, **options)
+    if name in BY_HAND:
+        replace_layer(target, by_hand(options["bits"]))
     with safe_open(target / "model.safetensors", "pt") as f:
         prefix = LAYER + "."
         tensors = {key[len(prefix) :]: f.get_tensor(key) for key in f.keys() if key.startswith(prefix)}
     assert set(tensors) == {"qweight", "qzeros", "scales", "g_idx"}, set(tensors)
     tensors["dequant_f16"] = dequantised(target, torch.float16)
     tensors["dequant_bf16"] = dequantised(target, torch.bfloat16)
-    assert tensors["dequant_f16"].shape == (512, 64) and tensors["dequant_f16"].dtype == torch.float16
-    assert tensors["dequant_bf16"].shape == (512, 64) and tensors["dequant_bf16"].dtype == torch.bfloat16
+    shape = (tensors["g_idx"].shape[0], 64)
+    assert tensors["dequant_f16"].shape == shape and tensors["dequant_f16"].dtype == torch.float16
+    assert tensors["dequant_bf16"].shape == shape and tensors["dequant_bf16"].dtype == torch.bfloat16
     metadata = {k: str(v).lower() for k, v in options.items()}
     write_tensors(out / "gptq" / f"{name}.safetensors", tensors, metadata)
 
 
 def main():
     options = arguments(__doc__.splitlines()[0])
-    unknown = set(options.names) - set(VARIANTS)
+    variants = {**VARIANTS, **BY_HAND}
+    unknown = set(options.names) - set(variants)
     if unknown:
         sys.exit(f"unknown: {', '.join(sorted(unknown))}")
     deterministic(SEED)
     with tempfile.TemporaryDirectory() as work:
         source_model(Path(work) / "source", 0.25)
         source_model(Path(work) / "off-centre", 0.7)
-        for name in options.names or VARIANTS:
-            make(name, VARIANTS[name], Path(work), options.out)
+        source_model(Path(work) / "narrow", 0.25, heads=1)
+        for name in options.names or variants:
+            make(name, variants[name], Path(work), options.out)
 
 
 if __name__ == "__main__":

@@ -16,6 +16,9 @@ pub enum Dtype {
     F32,
     /// IEEE binary64.
     F64,
+    /// OCP 8-bit float with 4 exponent and 3 fraction bits, torch's `float8_e4m3fn`: no infinities,
+    /// largest 448, one NaN per sign (see [`e4m3`]).
+    F8E4m3,
     /// 32-bit integers: token ids, positions, `g_idx`, and packed GPTQ words.
     I32,
     /// 64-bit integers, as frameworks store token ids.
@@ -28,7 +31,7 @@ impl Dtype {
     /// Bytes of one element.
     pub const fn size(self) -> usize {
         match self {
-            Dtype::U8 => 1,
+            Dtype::U8 | Dtype::F8E4m3 => 1,
             Dtype::Bf16 | Dtype::F16 => 2,
             Dtype::F32 | Dtype::I32 => 4,
             Dtype::F64 | Dtype::I64 => 8,
@@ -42,7 +45,18 @@ impl Dtype {
             Dtype::F16 => Some(Format { bits: 11, min_exp: -14, max_exp: 15 }),
             Dtype::F32 => Some(Format { bits: 24, min_exp: -126, max_exp: 127 }),
             Dtype::F64 => Some(Format { bits: 53, min_exp: -1022, max_exp: 1023 }),
+            Dtype::F8E4m3 => Some(Format { bits: 4, min_exp: -6, max_exp: 8 }),
             Dtype::I32 | Dtype::I64 | Dtype::U8 => None,
+        }
+    }
+
+    /// The largest finite number, or infinity for integers.
+    pub fn largest(self) -> f64 {
+        match (self, self.format()) {
+            // The code above it is a NaN.
+            (Dtype::F8E4m3, _) => e4m3::LARGEST,
+            (_, Some(f)) => largest(f),
+            (_, None) => f64::INFINITY,
         }
     }
 
@@ -58,6 +72,7 @@ impl Dtype {
             Dtype::F16 => "f16",
             Dtype::F32 => "f32",
             Dtype::F64 => "f64",
+            Dtype::F8E4m3 => "f8e4m3",
             Dtype::I32 => "i32",
             Dtype::I64 => "i64",
             Dtype::U8 => "u8",
@@ -71,6 +86,7 @@ impl Dtype {
             "F16" => Dtype::F16,
             "F32" => Dtype::F32,
             "F64" => Dtype::F64,
+            "F8_E4M3" => Dtype::F8E4m3,
             "I32" | "U32" => Dtype::I32,
             "I64" => Dtype::I64,
             "U8" | "BOOL" => Dtype::U8,
@@ -133,9 +149,14 @@ impl Rounding {
     /// Rounds once, directly from f64 (never through f32, which would round twice).
     ///
     /// NaN stays NaN, infinities stay, overflow gives infinity to nearest and the largest finite
-    /// number toward zero. Integers' dtypes leave the value as it is.
+    /// number toward zero. Integers' dtypes leave the value as it is. [`Dtype::F8E4m3`] has no
+    /// infinity: overflow and infinities give +-448, as torch's conversion does since 2.15 (before,
+    /// it gave NaN; quantisers clamp first).
     pub fn round(self, x: f64) -> f64 {
         let Some(f) = self.dtype.format() else { return x };
+        if self.dtype == Dtype::F8E4m3 && x.abs() > e4m3::LARGEST {
+            return e4m3::LARGEST.copysign(x);
+        }
         if f.bits == 53 || !x.is_finite() || x == 0.0 {
             return x;
         }
@@ -151,7 +172,7 @@ impl Rounding {
             Mode::TowardZero => scaled.trunc(),
         };
         let y = whole * quantum;
-        let max = largest(f);
+        let max = self.dtype.largest();
         if y.abs() > max {
             return match self.mode {
                 Mode::TowardZero => max.copysign(x),
@@ -205,6 +226,44 @@ pub fn pow2(e: i32) -> f64 {
     }
 }
 
+/// The codes of [`Dtype::F8E4m3`]: sign, 4 exponent bits of bias 7, 3 fraction bits.
+///
+/// Source: <https://arxiv.org/abs/2209.05433>
+pub mod e4m3 {
+    use super::{exponent, pow2};
+
+    /// The largest finite value: the code 0x7e.
+    pub const LARGEST: f64 = 448.0;
+    /// The NaN without a sign.
+    pub const NAN: u8 = 0x7f;
+
+    /// The value of a code.
+    pub fn decode(code: u8) -> f64 {
+        let (exp, fraction) = (i32::from(code >> 3 & 15), f64::from(code & 7));
+        let size = match (exp, code & 7) {
+            (15, 7) => return f64::NAN,
+            (0, _) => fraction * pow2(-9),
+            _ => (8.0 + fraction) * pow2(exp - 10),
+        };
+        if code & 0x80 != 0 { -size } else { size }
+    }
+
+    /// The code of a representable value; NaN gives 0x7f.
+    pub fn encode(x: f64) -> u8 {
+        if x.is_nan() {
+            return NAN;
+        }
+        let sign = if x.is_sign_negative() { 0x80 } else { 0 };
+        if x == 0.0 {
+            return sign;
+        }
+        let exp = exponent(x).max(-6);
+        let eighths = (x.abs() * pow2(3 - exp)) as u8; // exact: 1 to 15
+        // A subnormal has no hidden bit, which a fraction below 8 leaves out by itself.
+        sign + ((exp + 6) as u8) * 8 + eighths
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -229,7 +288,60 @@ mod tests {
         assert!(Rounding::nearest(Dtype::F16).round(3e-5) > 0.0);
     }
 
+    /// Every code, from the definition by its fields.
+    #[test]
+    fn e4m3_codes_are_values_and_back() {
+        for code in 0..=255u8 {
+            let x = e4m3::decode(code);
+            if code & 0x7f == 0x7f {
+                assert!(x.is_nan());
+                continue;
+            }
+            let mut want = 0.0;
+            for (bit, weight) in [(2, 0.5), (1, 0.25), (0, 0.125)] {
+                want += if code >> bit & 1 == 1 { weight } else { 0.0 };
+            }
+            let exp = i32::from(code >> 3 & 15);
+            want = if exp == 0 { want * 2f64.powi(-6) } else { (1.0 + want) * 2f64.powi(exp - 7) };
+            want = if code >= 0x80 { -want } else { want };
+            assert_eq!(x.to_bits(), want.to_bits(), "{code:#x}");
+            assert_eq!(e4m3::encode(x), code);
+            assert_eq!(Rounding::nearest(Dtype::F8E4m3).round(x).to_bits(), x.to_bits());
+        }
+        assert_eq!(e4m3::decode(0x7e), e4m3::LARGEST);
+    }
+
+    /// As torch 2.15 on the CPU converts.
+    #[test]
+    fn e4m3_saturates_and_keeps_nan() {
+        let r = Rounding::nearest(Dtype::F8E4m3);
+        for x in [448.0, 460.0, 464.0, 465.0, 479.0, 480.0, 1e6, f64::INFINITY] {
+            assert_eq!((r.round(x), r.round(-x)), (448.0, -448.0), "{x}");
+        }
+        assert!(r.round(f64::NAN).is_nan());
+        assert_eq!(r.round(pow2(-10)), 0.0);
+        assert_eq!(r.round(pow2(-10) * 1.0001), pow2(-9));
+        assert_eq!(r.round(1.5 * pow2(-9)), pow2(-8));
+        assert_eq!(Rounding::toward_zero(Dtype::F8E4m3).round(479.0), 448.0);
+    }
+
     proptest! {
+        /// The nearest of all values, and of two the one with an even code.
+        #[test]
+        fn e4m3_rounds_to_the_nearest_code(x in -500f64..500.0, small in -0.05f64..0.05) {
+            for x in [x, small] {
+                let got = Rounding::nearest(Dtype::F8E4m3).round(x);
+                let best = (0..=255u8)
+                    .map(|c| (c, e4m3::decode(c)))
+                    .filter(|(_, v)| !v.is_nan() && v.is_sign_negative() == x.is_sign_negative())
+                    .min_by(|a, b| {
+                        let by = |(c, v): &(u8, f64)| ((v - x).abs(), c & 1);
+                        by(a).partial_cmp(&by(b)).expect("numbers")
+                    });
+                prop_assert_eq!(got.to_bits(), best.expect("codes").1.to_bits());
+            }
+        }
+
         #[test]
         fn agrees_with_half_and_hardware_on_every_f32(bits: u32) {
             let x = f32::from_bits(bits);

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use half::{bf16, f16};
 use ndarray::{ArrayD, ArrayViewD, IxDyn};
 
-use crate::dtype::{Dtype, Rounding};
+use crate::dtype::{Dtype, Rounding, e4m3};
 use crate::error::{Error, Result};
 
 /// Where a tensor's bytes live: an owned vector, or a part of a mapped file.
@@ -226,6 +226,7 @@ impl Tensor {
             Dtype::F16 => each!(2, |r| f16::from_le_bytes(r).to_f64()),
             Dtype::F32 => each!(4, |r| f64::from(f32::from_le_bytes(r))),
             Dtype::F64 => each!(8, f64::from_le_bytes),
+            Dtype::F8E4m3 => each!(1, |r: [u8; 1]| e4m3::decode(r[0])),
             Dtype::I32 => each!(4, |r| f64::from(i32::from_le_bytes(r))),
             Dtype::I64 => each!(8, |r| i64::from_le_bytes(r) as f64),
             Dtype::U8 => each!(1, |r: [u8; 1]| f64::from(r[0])),
@@ -257,6 +258,7 @@ fn push(dtype: Dtype, v: f64, out: &mut Vec<u8>) {
         Dtype::F16 => out.extend(f16::from_f64(r).to_le_bytes()),
         Dtype::F32 => out.extend((r as f32).to_le_bytes()),
         Dtype::F64 => out.extend(v.to_le_bytes()),
+        Dtype::F8E4m3 => out.push(e4m3::encode(r)),
         Dtype::I32 => out.extend((v as i32).to_le_bytes()),
         Dtype::I64 => out.extend((v as i64).to_le_bytes()),
         Dtype::U8 => out.push(v as u8),

@@ -229,6 +229,7 @@ fn safetensors_name(dtype: Dtype) -> &'static str {
         Dtype::F16 => "F16",
         Dtype::F32 => "F32",
         Dtype::F64 => "F64",
+        Dtype::F8E4m3 => "F8_E4M3",
         Dtype::I32 => "I32",
         Dtype::I64 => "I64",
         Dtype::U8 => "U8",

@@ -10,6 +10,8 @@ mod golden;
 mod gptq;
 #[path = "checkpoint/index.rs"]
 mod index;
+#[path = "checkpoint/quant.rs"]
+mod quant;
 #[path = "checkpoint/safetensors.rs"]
 mod safetensors_file;
 #[path = "checkpoint/support.rs"]

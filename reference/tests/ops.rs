@@ -5,6 +5,8 @@
 mod attention;
 #[path = "ops/elementwise.rs"]
 mod elementwise;
+#[path = "ops/formats.rs"]
+mod formats;
 #[path = "ops/gptq.rs"]
 mod gptq;
 #[path = "ops/harness.rs"]

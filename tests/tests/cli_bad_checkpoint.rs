@@ -90,7 +90,7 @@ fn offsets_that_do_not_fit_the_shape() {
 
 #[test]
 fn a_dtype_that_is_unknown_or_no_floating_point() {
-    for (dtype, shape) in [("F8_E4M3", 384), ("I32", 96), ("Q4", 192)] {
+    for (dtype, shape) in [("F8_E5M2", 384), ("F8_E4M3", 384), ("I32", 96), ("Q4", 192)] {
         let copy = tiny();
         copy.header(FILE, |h| {
             h[NORM]["dtype"] = json!(dtype);

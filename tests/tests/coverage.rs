@@ -16,6 +16,12 @@ const NO_FAMILIES: &[(&str, &str)] = &[
     ("embedding", "no kernel: judged on recorded traces"),
     ("rms_norm", "no kernel: judged on recorded traces"),
     ("gptq_gemm", "no kernel of its own: gptq_dequant and matmul have theirs"),
+    ("awq_dequant", "no kernel: judged on golden layers"),
+    ("awq_gemm", "no kernel: a composite of awq_dequant and matmul"),
+    ("ct_dequant", "no kernel: judged on golden layers"),
+    ("ct_gemm", "no kernel: a composite of ct_dequant and matmul"),
+    ("fp8_dequant", "no kernel: judged on golden layers"),
+    ("fp8_gemm", "no kernel: a composite of fp8_dequant and matmul"),
     ("rope", "no kernel: judged on recorded traces"),
     ("softmax", "a part of attention, which has families"),
     ("silu_mul", "no kernel: judged on recorded traces"),
@@ -27,6 +33,12 @@ const NO_KERNEL: &[(&str, &str)] = &[
     ("embedding", "a gather: the framework's"),
     ("rms_norm", "not written for the device yet"),
     ("gptq_gemm", "run as gptq_dequant, then gemm"),
+    ("awq_dequant", "not written for the device yet"),
+    ("awq_gemm", "not written for the device yet"),
+    ("ct_dequant", "not written for the device yet"),
+    ("ct_gemm", "not written for the device yet"),
+    ("fp8_dequant", "not written for the device yet"),
+    ("fp8_gemm", "not written for the device yet"),
     ("rope", "not written for the device yet"),
     ("softmax", "fused into attention"),
     ("silu_mul", "not written for the device yet"),
@@ -117,12 +129,21 @@ fn every_op_has_families_and_a_kernel() {
 
 #[test]
 fn every_op_has_golden_data() {
-    let mut covered: BTreeSet<&str> = BTreeSet::from(["gptq_dequant", "argmax"]);
-    assert!(golden::path("gptq").is_dir() && golden::path("generations.json").is_file());
+    let mut covered: BTreeSet<&str> =
+        BTreeSet::from(["gptq_dequant", "awq_dequant", "ct_dequant", "fp8_dequant", "argmax"]);
+    for layers in ["gptq", "awq", "compressed", "fp8"] {
+        assert!(golden::path(layers).is_dir(), "golden/{layers}");
+    }
+    assert!(golden::path("generations.json").is_file());
     let preset = Preset::named("f32").expect("a preset");
-    for (checkpoint, trace) in
-        [("tiny-qwen2", "bf16"), ("tiny-qwen3", "f64"), ("gptq-qwen3", "bf16")]
-    {
+    for (checkpoint, trace) in [
+        ("tiny-qwen2", "bf16"),
+        ("tiny-qwen3", "f64"),
+        ("gptq-qwen3", "bf16"),
+        ("awq-qwen3", "bf16"),
+        ("ct-qwen3", "bf16"),
+        ("fp8-qwen3", "bf16"),
+    ] {
         let plan = Plan::new(golden::checkpoint(checkpoint).config(), preset.angle);
         let trace = golden::trace(&format!("{checkpoint}/{trace}"));
         covered.extend(plan.nodes.iter().filter(|n| trace.get(&n.probe).is_some()).map(|n| n.op));

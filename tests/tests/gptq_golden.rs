@@ -1,4 +1,5 @@
-//! Every layer that gptqmodel quantised is dequantised to gptqmodel's own bits, under a named
+//! Every 4-bit layer that gptqmodel quantised (for the other widths and formats see
+//! `reference/tests/golden_formats.rs`) is dequantised to gptqmodel's own bits, under a named
 //! convention, and a zero point read in the wrong format is named.
 
 use std::path::PathBuf;
@@ -24,7 +25,12 @@ impl Layer {
         let mut paths: Vec<PathBuf> = std::fs::read_dir(golden::path("gptq"))
             .expect("golden/gptq")
             .map(|e| e.expect("an entry").path())
-            .filter(|p| p.extension().is_some_and(|e| e == "safetensors"))
+            .filter(|p| {
+                let name = p.file_name().expect("a name").to_string_lossy();
+                name.ends_with(".safetensors")
+                    && name.contains("-4bit-")
+                    && !name.contains("-zeros")
+            })
             .collect();
         paths.sort();
         assert_eq!(paths.len(), 17, "the layers that golden/README.md names");

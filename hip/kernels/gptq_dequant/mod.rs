@@ -18,6 +18,8 @@ use crate::options::LaunchOptions;
 
 pub(super) const OP: &str = "gptq_dequant";
 const NAME: &str = "gptq_dequant";
+/// The kernel reads 4-bit values only.
+const BITS: u32 = 4;
 const PER_WORD: usize = 8;
 
 /// The arguments.
@@ -132,6 +134,9 @@ pub(super) fn run(
     options: &LaunchOptions,
 ) -> Result<Launched, Error> {
     let params = case.params::<GptqDequant>()?;
+    if params.bits != BITS {
+        return Err(Contract(NAME).refuse("bits", BITS.to_string(), params.bits));
+    }
     let args = Args {
         qweight: super::tensor(NAME, case, "qweight")?,
         qzeros: super::tensor(NAME, case, "qzeros")?,

@@ -1,11 +1,11 @@
 //! The tensors that an architecture needs, by name, with the shape that the config implies.
 //!
-//! Names are those of transformers. A quantised layer of K inputs and N outputs, 4 bits, G groups
-//! is stored as GPTQ stores it: `.qweight` K/8 x N, `.qzeros` G x N/8, `.scales` G x N, `.g_idx` K.
+//! Names are those of transformers. A quantised layer has the tensors of its format, see
+//! [`Quantization::parts`](super::Quantization::parts).
 
 use std::fmt;
 
-use super::config::{Config, Gptq};
+use super::config::{Config, Quantization};
 use crate::dtype::Dtype;
 
 /// What a tensor is for, which says the dtypes it may have.
@@ -13,10 +13,21 @@ use crate::dtype::Dtype;
 pub enum Kind {
     /// Weights or biases of any floating-point dtype.
     Float,
-    /// Scales of quantised weights: f16, or bf16 as some quantisers write for bf16 models.
+    /// Scales of GPTQ and AWQ weights: f16, or bf16 as some quantisers write for bf16 models.
     Scales,
-    /// 32-bit words of eight 4-bit values.
+    /// Scales of other quantised weights, in the model's dtype or f32.
+    FloatScales,
+    /// FP8 weights, whose scales are apart.
+    Fp8,
+    /// 32-bit words of packed integers.
     Packed,
+    /// The sizes of a packed weight, which must be these.
+    Sizes {
+        /// Outputs.
+        n: usize,
+        /// Inputs.
+        k: usize,
+    },
     /// The group of each input row: i32, each from 0 to `groups` - 1.
     GroupIndex {
         /// Number of groups.
@@ -28,8 +39,12 @@ impl Kind {
     /// Whether a tensor of this kind may be stored as `dtype`.
     pub fn allows(self, dtype: Dtype) -> bool {
         match self {
-            Kind::Float => dtype.format().is_some(),
+            // An FP8 weight without scales is not the weight.
+            Kind::Float => dtype.format().is_some() && dtype != Dtype::F8E4m3,
             Kind::Scales => matches!(dtype, Dtype::F16 | Dtype::Bf16),
+            Kind::FloatScales => matches!(dtype, Dtype::F16 | Dtype::Bf16 | Dtype::F32),
+            Kind::Fp8 => dtype == Dtype::F8E4m3,
+            Kind::Sizes { .. } => matches!(dtype, Dtype::I32 | Dtype::I64),
             Kind::Packed | Kind::GroupIndex { .. } => dtype == Dtype::I32,
         }
     }
@@ -41,7 +56,10 @@ impl fmt::Display for Kind {
         f.write_str(match self {
             Kind::Float => "a floating-point dtype (bf16, f16, f32 or f64)",
             Kind::Scales => "f16 or bf16",
-            Kind::Packed => "i32 (words of eight 4-bit values)",
+            Kind::FloatScales => "f16, bf16 or f32",
+            Kind::Fp8 => "f8e4m3",
+            Kind::Packed => "i32 (words of packed integers)",
+            Kind::Sizes { .. } => "i64 or i32 (outputs and inputs)",
             Kind::GroupIndex { .. } => "i32 (the group of each input row)",
         })
     }
@@ -93,26 +111,25 @@ pub fn expected(config: &Config) -> Vec<Expected> {
 
 /// The tensors of one linear layer, whose names begin with `prefix`.
 fn linear(all: &mut Vec<Expected>, config: &Config, module: &str, prefix: &str) {
-    let [n, k] = config.linear_shape(module).unwrap_or([0, 0]);
-    let mut push = |suffix: &str, kind: Kind, shape: Vec<usize>| {
-        all.push(Expected { name: format!("{prefix}.{suffix}"), kind, shape });
-    };
-    match config.quantization.as_ref().filter(|g| g.covers(module)) {
-        Some(gptq) => {
-            let (groups, per_word) = (gptq.groups(k), per_word(gptq));
-            push("qweight", Kind::Packed, vec![k / per_word, n]);
-            push("qzeros", Kind::Packed, vec![groups, n / per_word]);
-            push("scales", Kind::Scales, vec![groups, n]);
-            push("g_idx", Kind::GroupIndex { groups }, vec![k]);
-        }
-        None => push("weight", Kind::Float, vec![n, k]),
-    }
-    if config.has_bias(module) {
-        push("bias", Kind::Float, vec![n]);
-    }
+    let shape = config.linear_shape(module).unwrap_or([0, 0]);
+    let quantization = config.quantization.as_ref();
+    all.extend(linear_parts(quantization, prefix, shape, config.has_bias(module)));
 }
 
-/// Values in a 32-bit word.
-fn per_word(gptq: &Gptq) -> usize {
-    32 / gptq.bits as usize
+/// The tensors of the linear layer at `path` of `n` outputs and `k` inputs, floats or quantised.
+pub fn linear_parts(
+    quantization: Option<&Quantization>,
+    path: &str,
+    [n, k]: [usize; 2],
+    bias: bool,
+) -> Vec<Expected> {
+    let mut parts = match quantization.filter(|q| q.covers(path)) {
+        Some(quantization) => quantization.parts([n, k]),
+        None => vec![("weight", Kind::Float, vec![n, k])],
+    };
+    if bias {
+        parts.push(("bias", Kind::Float, vec![n]));
+    }
+    let named = |(suffix, kind, shape)| Expected { name: format!("{path}.{suffix}"), kind, shape };
+    parts.into_iter().map(named).collect()
 }

@@ -127,8 +127,8 @@ fn entry(name: &str, raw: RawEntry) -> Result<Entry, String> {
     }
     let dtype = Dtype::from_safetensors(&raw.dtype).ok_or_else(|| {
         format!(
-            "its dtype `{}` is not supported; assay reads BF16, F16, F32, F64, I32, U32, I64, U8 \
-             and BOOL",
+            "its dtype `{}` is not supported; assay reads BF16, F16, F32, F64, F8_E4M3, I32, U32, \
+             I64, U8 and BOOL",
             raw.dtype.escape_debug()
         )
     })?;

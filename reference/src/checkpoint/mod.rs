@@ -26,7 +26,10 @@ pub mod weights;
 mod writer;
 
 pub use chat::{ChatRequest, ChatTemplates};
-pub use config::{Architecture, Config, GenerationConfig, Gptq, GptqFormat};
+pub use config::{
+    Architecture, Awq, CompressedTensors, Config, Exclusions, Fp8, GenerationConfig, Gptq,
+    GptqFormat, Ignored, Quantization,
+};
 pub use expected::{Expected, Kind, expected};
 pub use index::Files;
 pub use shard::{Shard, to_bytes, write};

@@ -123,6 +123,14 @@ impl<'a, R: Real> Inputs<'a, R> {
         self
     }
 
+    /// The inputs whose names begin with `prefix`, without it: `experts.3.up_proj.` and
+    /// `experts.3.up_proj.qweight` give `qweight`.
+    pub fn under(&self, prefix: &str) -> Self {
+        let inner =
+            |(name, arg): &(&'a str, Arg<'a, R>)| Some((name.strip_prefix(prefix)?, arg.clone()));
+        Inputs { args: self.args.iter().filter_map(inner).collect() }
+    }
+
     /// An argument that may be absent.
     pub fn get(&self, name: &str) -> Option<&Arg<'a, R>> {
         self.args.iter().find(|(n, _)| *n == name).map(|(_, a)| a)

@@ -15,12 +15,17 @@ pub mod all_gather;
 pub mod all_reduce;
 pub mod argmax;
 pub mod attention;
+pub mod awq_dequant;
+pub mod ct_dequant;
 pub mod embedding;
+pub mod fp8_dequant;
 pub mod gptq_dequant;
-pub mod gptq_gemm;
+pub mod linear;
 pub mod matmul;
 pub mod moe_experts;
 pub mod moe_route;
+pub mod packed;
+pub mod quant_gemm;
 pub mod rms_norm;
 pub mod rope;
 pub mod silu_mul;
@@ -110,7 +115,13 @@ ops! {
     rms_norm::RmsNorm,
     matmul::Matmul,
     gptq_dequant::GptqDequant,
-    gptq_gemm::GptqGemm,
+    quant_gemm::GptqGemm,
+    awq_dequant::AwqDequant,
+    quant_gemm::AwqGemm,
+    ct_dequant::CtDequant,
+    quant_gemm::CtGemm,
+    fp8_dequant::Fp8Dequant,
+    quant_gemm::Fp8Gemm,
     rope::Rope,
     softmax::Softmax,
     attention::Attention,

@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     Arg, ArgSpec, Fault, Inputs, Knob, Op, Out, OutSpec, Residual, Setup, Tensors, Tile,
-    gain_faults, matmul, need, silu_mul, store_faults,
+    gain_faults, linear::Linear, need, silu_mul, store_faults,
 };
 use crate::arith::{Real, fenv::DefaultEnv};
 use crate::dtype::Dtype;
@@ -39,6 +39,14 @@ pub enum Weighting {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Params {
+    /// How the experts' gate_proj is stored.
+    pub gate_proj: Linear,
+    /// How up_proj is stored.
+    pub up_proj: Linear,
+    /// How down_proj is stored.
+    pub down_proj: Linear,
+    /// Whether scales of quantised weights are rounded to the stored dtype first.
+    pub scales_stored: bool,
     /// Weighting of the experts.
     pub weighting: Weighting,
     /// silu(up) * gate: a fault.
@@ -49,29 +57,48 @@ pub struct Params {
     pub last_dropped: bool,
 }
 
+impl Params {
+    /// The right op over linear layers stored as these.
+    pub fn new([gate_proj, up_proj, down_proj]: [Linear; 3]) -> Params {
+        Params { gate_proj, up_proj, down_proj, ..Params::default() }
+    }
+
+    fn linears(&self) -> [(&'static str, &Linear); 3] {
+        [("gate_proj", &self.gate_proj), ("up_proj", &self.up_proj), ("down_proj", &self.down_proj)]
+    }
+
+    fn has_scales(&self) -> bool {
+        let scaled = |l: &Linear| !matches!(l, Linear::Dense | Linear::Fp8(_));
+        self.linears().iter().any(|(_, l)| scaled(l))
+    }
+}
+
 /// The op.
 #[derive(Debug)]
 pub struct MoeExperts;
 
-fn tensor_name(expert: usize, module: &str, part: &str) -> String {
-    format!("experts.{expert}.{module}.{part}")
+fn prefix(expert: usize, module: &str) -> String {
+    format!("experts.{expert}.{module}.")
 }
 
-/// One linear layer of an expert over rows.
+/// One linear layer of an expert over rows, before its rounding.
 fn linear<R: Real>(
+    params: &Params,
     inputs: &Inputs<'_, R>,
-    expert: usize,
-    module: &str,
+    (expert, module, form): (usize, &str, &Linear),
     x: Vec<R>,
     rows: usize,
     policy: &Policy,
 ) -> Vec<R> {
     let shape = vec![rows, x.len() / rows];
-    let weight = inputs.req(&tensor_name(expert, module, "weight")).clone();
-    let edges = Inputs::none().with("x", Arg::Made { shape, data: x }).with("weight", weight);
-    matmul::Matmul::eval(&matmul::Params::default(), &edges, &policy.parts[0], &Tile::ALL)
-        .remove(0)
-        .data
+    let mut own = form.policy(policy.output.dtype);
+    (own.acc, own.lambda) = (policy.acc, policy.lambda);
+    if params.scales_stored
+        && let Some(weight) = own.parts.first_mut()
+    {
+        weight.round_at("scale", policy.output.dtype);
+    }
+    form.eval(Arg::Made { shape, data: x }, inputs, &prefix(expert, module), &own)
 }
 
 /// One expert's MLP over rows, before it is weighted.
@@ -83,12 +110,13 @@ fn mlp<R: Real>(
     rows: usize,
     policy: &Policy,
 ) -> Vec<R> {
-    let side = |module: &str| {
-        let mut out = linear(inputs, expert, module, x.to_vec(), rows, policy);
+    let [gate, up, down] = params.linears().map(|(module, form)| (expert, module, form));
+    let side = |layer| {
+        let mut out = linear(params, inputs, layer, x.to_vec(), rows, policy);
         policy.apply("gate_up", &mut out);
         out
     };
-    let (mut gate, mut up) = (side("gate_proj"), side("up_proj"));
+    let (mut gate, mut up) = (side(gate), side(up));
     if params.swapped {
         std::mem::swap(&mut gate, &mut up);
     }
@@ -96,14 +124,18 @@ fn mlp<R: Real>(
     policy.apply("silu", &mut gate);
     gate.iter_mut().zip(&up).for_each(|(g, u)| *g = g.mul(*u));
     policy.apply("product", &mut gate);
-    let mut out = linear(inputs, expert, "down_proj", gate, rows, policy);
+    let mut out = linear(params, inputs, down, gate, rows, policy);
     policy.apply("down", &mut out);
     out
 }
 
-/// Experts of the case: those whose `down_proj` is there.
+/// Experts of the case: those of which there are tensors.
 fn experts(tensors: &Tensors) -> usize {
-    (0..).take_while(|&e| tensors.contains_key(&tensor_name(e, "down_proj", "weight"))).count()
+    let there = |e: &usize| {
+        let prefix = prefix(*e, "down_proj");
+        tensors.range(prefix.clone()..).next().is_some_and(|(name, _)| name.starts_with(&prefix))
+    };
+    (0..).take_while(there).count()
 }
 
 impl Op for MoeExperts {
@@ -121,7 +153,7 @@ impl Op for MoeExperts {
         &["gate_up", "silu", "product", "down", "scaled", "sum", "output"];
     type Params = Params;
 
-    fn check(_params: &Params, tensors: &Tensors) -> Result<Vec<OutSpec>> {
+    fn check(params: &Params, tensors: &Tensors) -> Result<Vec<OutSpec>> {
         let x = need(Self::NAME, tensors, "x", true)?;
         let routing = need(Self::NAME, tensors, "routing", true)?;
         let (&[t, h], &[rt, e]) = (x.shape(), routing.shape()) else {
@@ -137,7 +169,7 @@ impl Op for MoeExperts {
             return Err(Error::arg(Self::NAME, "routing", what));
         }
         for expert in 0..e {
-            check_expert(tensors, expert, h)?;
+            check_expert(params, tensors, expert, h)?;
         }
         Ok(OutSpec::output([t, h]))
     }
@@ -187,7 +219,7 @@ impl Op for MoeExperts {
         vec![Out { name: "output", data }]
     }
 
-    fn knobs(_params: &Params) -> Vec<Knob<Self>> {
+    fn knobs(params: &Params) -> Vec<Knob<Self>> {
         let also_stored = |point: &'static str| {
             Knob::new(point, "f32").or("stored", move |s: &mut Setup<Self>| {
                 s.policy.round_at(point, s.policy.output.dtype);
@@ -198,13 +230,19 @@ impl Op for MoeExperts {
                 s.policy.points.retain(|(p, _)| !points.contains(p));
             })
         };
-        vec![
+        let mut knobs = vec![
             kept("intermediate", &["gate_up", "product"]),
             also_stored("silu"),
             also_stored("down"),
             kept("scaled", &["scaled"]),
             also_stored("sum"),
-        ]
+        ];
+        if params.has_scales() {
+            knobs.push(Knob::new("scale", "file").or("stored", |s: &mut Setup<Self>| {
+                s.params.scales_stored = true;
+            }));
+        }
+        knobs
     }
 
     fn faults(_params: &Params, tensors: &Tensors) -> Vec<Fault<Self>> {
@@ -254,7 +292,6 @@ impl Op for MoeExperts {
         for point in ["gate_up", "product", "scaled"] {
             policy.round_at(point, dtype);
         }
-        policy.parts.push(Policy::stored_as(dtype));
         policy
     }
 }
@@ -273,24 +310,22 @@ fn total<R: Real>(terms: &[Vec<R>], width: usize, policy: &Policy) -> Vec<R> {
     row
 }
 
-fn check_expert(tensors: &Tensors, expert: usize, h: usize) -> Result<()> {
+fn check_expert(params: &Params, tensors: &Tensors, expert: usize, h: usize) -> Result<()> {
     const OP: &str = MoeExperts::NAME;
-    let shape = |module: &str| -> Result<(String, [usize; 2])> {
-        let name = tensor_name(expert, module, "weight");
-        let t = need(OP, tensors, &name, true)?;
-        match *t.shape() {
-            [n, k] => Ok((name, [n, k])),
-            _ => Err(Error::arg(OP, &name, format!("must be [N, K], is {:?}", t.shape()))),
-        }
+    let outputs = |(module, form): (&str, &Linear), k: usize| -> Result<usize> {
+        let prefix = prefix(expert, module);
+        form.check(tensors, &prefix, k).map_err(|e| Error::arg(OP, &prefix, e.to_string()))
     };
-    let (_, [width, k]) = shape("gate_proj")?;
-    for (module, expect) in
-        [("gate_proj", [width, h]), ("up_proj", [width, k]), ("down_proj", [h, width])]
-    {
-        let (name, found) = shape(module)?;
-        if found != expect {
-            return Err(Error::arg(OP, &name, format!("must be {expect:?}, is {found:?}")));
-        }
+    let [gate, up, down] = params.linears();
+    let (width, also) = (outputs(gate, h)?, outputs(up, h)?);
+    if also != width {
+        let what = format!("has {also} outputs, gate_proj has {width}");
+        return Err(Error::arg(OP, prefix(expert, "up_proj"), what));
+    }
+    let out = outputs(down, width)?;
+    if out != h {
+        let what = format!("must have {h} outputs, has {out}");
+        return Err(Error::arg(OP, prefix(expert, "down_proj"), what));
     }
     Ok(())
 }

@@ -11,9 +11,10 @@ use std::borrow::Cow;
 use serde_json::{Value, json};
 
 use super::shard::{self, Cut, Rank, Ranks, Split};
-use crate::checkpoint::{Config, GptqFormat, config::EXPERT};
+use crate::checkpoint::{Config, config::EXPERT};
 use crate::error::Result;
-use crate::ops::{all_reduce, gptq_dequant, gptq_gemm, matmul, moe_route, rms_norm, rope};
+use crate::ops::linear::Linear;
+use crate::ops::{all_reduce, moe_experts, moe_route, rms_norm, rope};
 
 /// Where an op's argument comes from.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -156,7 +157,7 @@ struct Builder<'c> {
 type Inputs = Vec<(Cow<'static, str>, Source)>;
 
 /// A linear layer of a block, or a rank's part of one.
-struct Linear<'a> {
+struct Layer<'a> {
     name: &'a str,
     module: &'a str,
     x: &'a str,
@@ -183,6 +184,15 @@ fn json_of<T: serde::Serialize>(params: T) -> Value {
 
 fn rope_params(config: &Config, angle: rope::Angle) -> rope::Params {
     rope::Params { scaling: config.rope_scaling, ..rope::Params::new(config.rope_theta, angle) }
+}
+
+/// How the linear layer at `path` is evaluated, and its weight tensors' names after the path.
+pub fn linear_at(config: &Config, path: &str) -> (Linear, Vec<&'static str>) {
+    match config.quantization.as_ref().filter(|q| q.covers(path)) {
+        // The names do not depend on the shape.
+        Some(q) => (q.linear(), q.parts([1, 1]).into_iter().map(|(part, ..)| part).collect()),
+        None => (Linear::Dense, vec!["weight"]),
+    }
 }
 
 impl Builder<'_> {
@@ -253,47 +263,53 @@ impl Builder<'_> {
     }
 
     /// A linear layer: plain or quantised.
-    fn linear(&mut self, n: usize, l: &Linear<'_>) -> Result<String> {
-        let prefix = format!("model.layers.{n}.{}", l.module);
+    fn linear(&mut self, n: usize, l: &Layer<'_>) -> Result<String> {
+        let path = format!("model.layers.{n}.{}", l.module);
         let mut inputs: Inputs = vec![("x".into(), probe(l.x))];
-        let whole = l.rank.of == 1;
-        let row_parallel = l.split == Split::Row;
+        // The bias of a row-parallel layer belongs to rank 0.
         let first = l.split == Split::Column || l.rank.rank == 0;
         if self.config.has_bias(l.module) && first {
-            let cut = shard::dense("bias", l.split, l.range.clone()).filter(|_| !whole);
-            inputs.push(("bias".into(), source(format!("{prefix}.bias"), cut)));
+            inputs.push((
+                "bias".into(),
+                self.part(&path, l.module, "bias", l.split, l.rank, &l.range)?,
+            ));
         }
-        let linear = |layout| matmul::Params { layout, row_parallel, ..Default::default() };
-        let gptq = self.config.quantization.as_ref().filter(|q| q.covers(l.module));
-        let (op, params) = match gptq {
-            None => {
-                let cut = shard::dense("weight", l.split, l.range.clone()).filter(|_| !whole);
-                inputs.push(("weight".into(), source(format!("{prefix}.weight"), cut)));
-                ("matmul", json_of(linear(matmul::Layout::OutIn)))
-            }
-            Some(gptq) => {
-                for part in ["qweight", "qzeros", "scales", "g_idx"] {
-                    let cut = if whole {
-                        None
-                    } else {
-                        shard::gptq(gptq, part, l.split, l.range.clone(), &prefix)?
-                    };
-                    inputs.push((part.into(), source(format!("{prefix}.{part}"), cut)));
-                }
-                let format = match gptq.format {
-                    GptqFormat::V1 => gptq_dequant::Format::V1,
-                    GptqFormat::V2 => gptq_dequant::Format::V2,
-                };
-                let size = gptq.group_size.map_or(-1, |n| n as i64);
-                let mut params = gptq_gemm::Params::new(gptq_dequant::Params::new(format, size));
-                params.matmul = linear(matmul::Layout::InOut);
-                ("gptq_gemm", json_of(params))
-            }
-        };
+        let (linear, parts) = linear_at(self.config, &path);
+        for part in parts {
+            let source = self.part(&path, l.module, part, l.split, l.rank, &l.range)?;
+            inputs.push((part.into(), source));
+        }
+        let mut params = linear.params();
+        if l.split == Split::Row {
+            let dense = matches!(linear, Linear::Dense);
+            let matmul = if dense { &mut params } else { &mut params["matmul"] };
+            matmul["row_parallel"] = json!(true);
+        }
         let name = format!("{}{}", l.name, l.rank.suffix());
-        let out = self.push_all(Some(n), &name, op, params, l.width, inputs);
+        let out = self.push_all(Some(n), &name, linear.op(), params, l.width, inputs);
         self.amend(|node| node.share = l.share());
         Ok(out)
+    }
+
+    /// A tensor of a linear layer, or the rank's part of it.
+    fn part(
+        &self,
+        path: &str,
+        module: &str,
+        suffix: &str,
+        split: Split,
+        rank: Rank,
+        range: &std::ops::Range<usize>,
+    ) -> Result<Source> {
+        let name = format!("{path}.{suffix}");
+        if rank.of == 1 {
+            return Ok(Source::Weight(name));
+        }
+        let quantization = self.config.quantization.as_ref().filter(|q| q.covers(path));
+        let shape = self.config.linear_shape(module).unwrap_or([0, 0]);
+        let cut = shard::cut(quantization, suffix, split, range.clone(), shape);
+        let cut = cut.map_err(|what| shard::refused(rank.of, &format!("{name}: {what}")))?;
+        Ok(source(name, cut))
     }
 
     /// Rope over the heads of `x`, recorded by heads.
@@ -363,7 +379,7 @@ impl Builder<'_> {
             let module = format!("self_attn.{name}");
             let (range, width) = (heads.start * d..heads.end * d, heads.len() * d);
             let split = Split::Column;
-            b.linear(n, &Linear { name, module: &module, x, split, range, width, rank, copies })
+            b.linear(n, &Layer { name, module: &module, x, split, range, width, rank, copies })
         };
         let mut q = project(self, "q_proj", &q_heads, 1)?;
         let mut k = project(self, "k_proj", &kv_heads, kv_copies)?;
@@ -403,7 +419,7 @@ impl Builder<'_> {
         by_heads(self, hq, 1);
         self.linear(
             n,
-            &Linear {
+            &Layer {
                 name: "o_proj",
                 module: "self_attn.o_proj",
                 x: &x,
@@ -424,7 +440,7 @@ impl Builder<'_> {
         let side = |b: &mut Self, name: &str| {
             let (module, range) = (format!("mlp.{name}"), range.clone());
             let split = Split::Column;
-            b.linear(n, &Linear { name, module: &module, x, split, range, width, rank, copies: 1 })
+            b.linear(n, &Layer { name, module: &module, x, split, range, width, rank, copies: 1 })
         };
         let (gate, up) = (side(self, "gate_proj")?, side(self, "up_proj")?);
         let inputs = vec![("gate", probe(&gate)), ("up", probe(&up))];
@@ -433,7 +449,7 @@ impl Builder<'_> {
         self.amend(|node| node.share = columns(rank, 1));
         self.linear(
             n,
-            &Linear {
+            &Layer {
                 name: "down_proj",
                 module: "mlp.down_proj",
                 x: &act,
@@ -457,20 +473,23 @@ impl Builder<'_> {
         let params = json_of(moe_route::Params::new(moe.num_experts_per_tok, moe.norm_topk_prob));
         let inputs = vec![("logits", probe(&logits))];
         let routing = self.push(Some(n), "routing", "moe_route", params, experts, inputs);
+        let path = |e: usize, module: &str| format!("{prefix}.experts.{e}.{module}");
+        // All experts of a layer have one form: the config saw to it.
+        let form = EXPERT.map(|m| linear_at(c, &path(0, m)).0);
+        let params = json_of(moe_experts::Params::new(form));
         self.sum(n, "experts", c.hidden_size, |b, rank| {
             let mut inputs: Inputs =
                 vec![("x".into(), probe(x)), ("routing".into(), probe(&routing))];
-            for e in 0..experts {
-                for module in EXPERT {
-                    let split = if module == "down_proj" { Split::Row } else { Split::Column };
-                    let cut = shard::dense("weight", split, rank.part(width));
-                    let name = format!("{prefix}.experts.{e}.{module}.weight");
-                    let arg = format!("experts.{e}.{module}.weight");
-                    inputs.push((arg.into(), source(name, cut.filter(|_| rank.of > 1))));
+            for (e, module) in (0..experts).flat_map(|e| EXPERT.map(|m| (e, m))) {
+                let split = if module == "down_proj" { Split::Row } else { Split::Column };
+                let (path, name) = (path(e, module), format!("mlp.experts.{e}.{module}"));
+                for part in linear_at(c, &path).1 {
+                    let source = b.part(&path, &name, part, split, rank, &rank.part(width))?;
+                    inputs.push((format!("experts.{e}.{module}.{part}").into(), source));
                 }
             }
             let name = format!("experts{}", rank.suffix());
-            let params = json!({});
+            let params = params.clone();
             Ok(b.push_all(Some(n), &name, "moe_experts", params, c.hidden_size, inputs))
         })
     }
@@ -491,7 +510,7 @@ impl Builder<'_> {
         let mut parts: Inputs = Vec::new();
         for rank in self.ranks() {
             let range = rank.part(vocab);
-            let cut = Cut { axis: 0, range: range.clone() };
+            let cut = Cut::Range { axis: 0, range: range.clone() };
             let w = source(w.to_string(), Some(cut).filter(|_| rank.of > 1));
             let inputs = vec![("x", probe(&x)), ("weight", w)];
             let name = format!("logits{}", rank.suffix());
@@ -509,7 +528,7 @@ fn columns(rank: Rank, copies: usize) -> Share {
     if rank.of == 1 { Share::Whole } else { Share::Columns { rank: rank.rank, copies } }
 }
 
-impl Linear<'_> {
+impl Layer<'_> {
     fn share(&self) -> Share {
         match self.split {
             Split::Column => columns(self.rank, self.copies),

@@ -34,6 +34,9 @@ const TRANSFORMERS: &[(&str, &str, &str)] = &[
     ("silu_mul", "silu", "stored"),
     ("gptq_gemm", "scale", "stored"),
     ("gptq_gemm", "bias", "after_store"),
+    ("awq_gemm", "scale", "stored"),
+    ("awq_gemm", "bias", "after_store"),
+    ("ct_gemm", "scale", "stored"),
     ("moe_experts", "silu", "stored"),
     ("moe_experts", "down", "stored"),
     ("moe_experts", "sum", "stored"),
@@ -51,6 +54,8 @@ const FUSED: &[(&str, &str, &str)] = &[
     ("attention", "probs", "online_64"),
     ("silu_mul", "silu", "stored"),
     ("gptq_gemm", "scale", "stored"),
+    ("awq_gemm", "scale", "stored"),
+    ("ct_gemm", "scale", "stored"),
     ("moe_route", "weights", "f32"),
     ("moe_experts", "silu", "stored"),
 ];
@@ -172,6 +177,12 @@ mod tests {
                     "attention" => serde_json::json!({ "scale": 1.0 }),
                     "gptq_gemm" => serde_json::json!({
                         "dequant": { "format": "v1", "group_size": 128 }, "matmul": {}
+                    }),
+                    "awq_gemm" => serde_json::json!({
+                        "dequant": { "group_size": 128 }, "matmul": {}
+                    }),
+                    "ct_gemm" => serde_json::json!({
+                        "dequant": { "bits": 4, "group_size": 128 }, "matmul": {}
                     }),
                     _ => serde_json::json!({}),
                 };

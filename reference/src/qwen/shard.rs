@@ -8,8 +8,9 @@
 
 use std::ops::Range;
 
-use crate::checkpoint::{Config, Gptq};
+use crate::checkpoint::{Config, Quantization};
 use crate::error::{Error, Result};
+use crate::ops::packed;
 use crate::tensor::Tensor;
 
 /// Over how many ranks a model is split, and how they add what they computed.
@@ -71,13 +72,18 @@ pub enum Split {
     Row,
 }
 
-/// A part of a stored tensor: a range on one axis.
+/// A part of a stored tensor.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Cut {
-    /// Axis.
-    pub axis: usize,
-    /// Indices on it.
-    pub range: Range<usize>,
+pub enum Cut {
+    /// A range on one axis.
+    Range {
+        /// Axis.
+        axis: usize,
+        /// Indices on it.
+        range: Range<usize>,
+    },
+    /// Of a tensor that states a layer's outputs and inputs: those of the part.
+    Sizes([usize; 2]),
 }
 
 impl Cut {
@@ -86,7 +92,10 @@ impl Cut {
     /// # Panics
     /// When the axis or range is outside the tensor.
     pub fn of(&self, t: &Tensor) -> Tensor {
-        t.slice_axis(self.axis, self.range.clone())
+        match self {
+            Cut::Range { axis, range } => t.slice_axis(*axis, range.clone()),
+            Cut::Sizes(sizes) => Tensor::from_i32(&[2], &sizes.map(|n| n as i32)),
+        }
     }
 }
 
@@ -95,9 +104,7 @@ impl Cut {
 /// # Errors
 /// Names the dimension that does not divide.
 pub fn check(config: &Config, ranks: usize) -> Result<()> {
-    let fail = |what: String| {
-        Err(Error::Request(format!("cannot split the model over {ranks} ranks: {what}")))
-    };
+    let fail = |what: String| Err(refused(ranks, &what));
     if ![1, 2, 4, 8].contains(&ranks) {
         return fail("1, 2, 4 and 8 are supported".into());
     }
@@ -123,44 +130,112 @@ pub fn check(config: &Config, ranks: usize) -> Result<()> {
     Ok(())
 }
 
-/// The cut of one tensor of a dense linear layer; `None` is all of it. A row-parallel layer's bias
-/// belongs to rank 0.
-pub fn dense(suffix: &str, split: Split, range: Range<usize>) -> Option<Cut> {
-    match (suffix, split) {
-        ("bias", Split::Row) => None,
-        (_, Split::Column) => Some(Cut { axis: 0, range }),
-        (_, Split::Row) => Some(Cut { axis: 1, range }),
+/// The error for a model that does not split.
+pub(super) fn refused(ranks: usize, what: &str) -> Error {
+    Error::Request(format!("cannot split the model over {ranks} ranks: {what}"))
+}
+
+/// Where outputs or inputs lie in a stored tensor: an axis on which index i holds the values i * `per`
+/// / `words` to (i + 1) * `per` / `words`.
+#[derive(Clone, Copy)]
+struct Axis {
+    axis: usize,
+    /// Values that lie together.
+    per: usize,
+    /// Indices that they fill.
+    words: usize,
+}
+
+impl Axis {
+    fn plain(axis: usize) -> Option<Axis> {
+        Some(Axis { axis, per: 1, words: 1 })
+    }
+
+    /// One index for `per` values: groups and blocks.
+    fn each(axis: usize, per: usize) -> Option<Axis> {
+        Some(Axis { axis, per, words: 1 })
+    }
+
+    /// Values of so many bits in 32-bit words.
+    fn packed(axis: usize, bits: u32) -> Option<Axis> {
+        let per = packed::per_run(bits);
+        Some(Axis { axis, per, words: per * bits as usize / 32 })
+    }
+
+    fn cut(self, range: Range<usize>, all: usize) -> Result<Cut, String> {
+        let index = |value: usize| {
+            if value.is_multiple_of(self.per) {
+                Ok(value / self.per * self.words)
+            } else if value == all {
+                Ok((value * self.words).div_ceil(self.per))
+            } else {
+                let per = self.per;
+                Err(format!("{range:?} of {all} would split what {per} of them share"))
+            }
+        };
+        Ok(Cut::Range { axis: self.axis, range: index(range.start)?..index(range.end)? })
     }
 }
 
-/// The cut of one tensor of a 4-bit GPTQ layer; `None` is all of it. Split by input, a rank keeps all
-/// groups' scales and zero points and its rows' part of `g_idx`, which then may name any group: the
-/// only way that also works with activation order.
+/// The cut of one tensor of a linear layer of `shape` [N, K]; `None` is all of it. `range` is of
+/// outputs or inputs, as the layer is split.
+///
+/// Where inputs have a group index (`g_idx`), a row-parallel part keeps all groups' scales and zero
+/// points and its inputs' part of the index, which may then name any group: the only way that also
+/// works with activation order.
 ///
 /// # Errors
-/// When a word of packed values would be split.
-pub fn gptq(
-    gptq: &Gptq,
+/// When packed values, a group or a block would be split.
+pub fn cut(
+    quantization: Option<&Quantization>,
     suffix: &str,
     split: Split,
     range: Range<usize>,
-    layer: &str,
-) -> Result<Option<Cut>> {
-    let words = |axis: usize| -> Result<Option<Cut>> {
-        let bits = gptq.bits as usize;
-        if !(range.start * bits).is_multiple_of(32) || !(range.end * bits).is_multiple_of(32) {
-            return Err(Error::Request(format!(
-                "cannot split {layer}: {}..{} of {bits}-bit values do not fill 32-bit words",
-                range.start, range.end
-            )));
-        }
-        Ok(Some(Cut { axis, range: range.start * bits / 32..range.end * bits / 32 }))
+    shape: [usize; 2],
+) -> Result<Option<Cut>, String> {
+    if let ("weight_shape", [n, k]) = (suffix, shape) {
+        return Ok(Some(Cut::Sizes(match split {
+            Split::Column => [range.len(), k],
+            Split::Row => [n, range.len()],
+        })));
+    }
+    let (outputs, inputs) = axes(quantization, suffix);
+    let (axis, all) = match split {
+        Split::Column => (outputs, shape[0]),
+        Split::Row => (inputs, shape[1]),
     };
-    match (split, suffix) {
-        (Split::Column, "qweight" | "scales") => Ok(Some(Cut { axis: 1, range })),
-        (Split::Column, "qzeros") => words(1),
-        (Split::Row, "qweight") => words(0),
-        (Split::Row, "g_idx") => Ok(Some(Cut { axis: 0, range })),
-        _ => Ok(None),
+    axis.map(|a| a.cut(range, all)).transpose()
+}
+
+/// Where a tensor has the layer's outputs and its inputs; `None` where it is the same for all of them.
+fn axes(quantization: Option<&Quantization>, suffix: &str) -> (Option<Axis>, Option<Axis>) {
+    let groups = |axis: usize, size: Option<usize>| size.and_then(|s| Axis::each(axis, s));
+    match (quantization, suffix) {
+        (_, "bias") => (Axis::plain(0), None),
+        (None, _) => (Axis::plain(0), Axis::plain(1)),
+        (Some(Quantization::Gptq(q)), _) => match suffix {
+            "qweight" => (Axis::plain(1), Axis::packed(0, q.bits)),
+            "qzeros" => (Axis::packed(1, q.bits), None),
+            "g_idx" => (None, Axis::plain(0)),
+            _ => (Axis::plain(1), None),
+        },
+        (Some(Quantization::Awq(q)), _) => match suffix {
+            "qweight" => (Axis::packed(1, 4), Axis::plain(0)),
+            "qzeros" => (Axis::packed(1, 4), groups(0, q.group_size)),
+            _ => (Axis::plain(1), groups(0, q.group_size)),
+        },
+        (Some(Quantization::CompressedTensors(q)), _) => {
+            let groups = if q.g_idx { None } else { groups(1, q.group_size) };
+            match suffix {
+                "weight_packed" => (Axis::plain(0), Axis::packed(1, q.bits)),
+                "weight_zero_point" => (Axis::packed(0, q.bits), groups),
+                "weight_g_idx" => (None, Axis::plain(0)),
+                _ => (Axis::plain(0), groups),
+            }
+        }
+        (Some(Quantization::Fp8(q)), "weight_scale_inv") => {
+            (Axis::each(0, q.block[0]), Axis::each(1, q.block[1]))
+        }
+        (Some(Quantization::Fp8(_)), _) => (Axis::plain(0), Axis::plain(1)),
     }
 }

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use assay_reference::Dtype;
-use assay_reference::checkpoint::{Architecture, Checkpoint, GptqFormat, Tokenizer};
+use assay_reference::checkpoint::{Architecture, Checkpoint, GptqFormat, Quantization, Tokenizer};
 
 fn golden(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../golden/checkpoints").join(name)
@@ -44,11 +44,39 @@ fn tiny_qwen3_in_the_spelling_of_transformers_5() {
 #[test]
 fn gptq_qwen3_as_gptqmodel_wrote_it() {
     let checkpoint = open("gptq-qwen3");
-    let gptq = checkpoint.config().quantization.as_ref().expect("quantised");
+    let Some(Quantization::Gptq(gptq)) = &checkpoint.config().quantization else {
+        panic!("quantised by GPTQ");
+    };
     assert_eq!((gptq.bits, gptq.group_size, gptq.format), (4, Some(32), GptqFormat::V1));
     assert!(gptq.desc_act);
     let index = checkpoint.tensor("model.layers.0.mlp.down_proj.g_idx").unwrap();
     assert_eq!(index.shape(), [512]);
+}
+
+/// As gptqmodel, llmcompressor and transformers wrote them. gptqmodel stores biases as f16 in a bf16
+/// model, which is noted.
+#[test]
+fn every_weight_format_opens() {
+    for (name, method, parts) in [
+        ("gptq3-qwen3", "GPTQ", 4),
+        ("gptq8-qwen2", "GPTQ", 4),
+        ("awq-qwen3", "AWQ", 3),
+        ("ct-qwen3", "compressed-tensors", 4),
+        ("fp8-qwen3", "FP8", 2),
+    ] {
+        let checkpoint = open(name);
+        let warnings = checkpoint.warnings().join("\n");
+        let noted =
+            warnings.contains("3 tensors not stored as bf16") && warnings.lines().count() == 1;
+        assert!(
+            if name == "gptq8-qwen2" { noted } else { warnings.is_empty() },
+            "{name}: {warnings}"
+        );
+        let quantization = checkpoint.config().quantization.as_ref().expect("quantised");
+        assert_eq!(quantization.to_string(), method);
+        let down = |n: &&str| n.starts_with("model.layers.0.mlp.down_proj.");
+        assert_eq!(checkpoint.names().filter(down).count(), parts, "{name}");
+    }
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! GPTQ: the description, the packed tensors, and the two held against each other.
 
-use assay_reference::checkpoint::{Gptq, GptqFormat};
+use assay_reference::checkpoint::{Gptq, GptqFormat, Quantization};
 use assay_reference::{Dtype, Tensor};
 use serde_json::{Value, json};
 
@@ -17,7 +17,10 @@ fn with(field: &str, value: Value) -> String {
 }
 
 fn quantization(model: &Model) -> Gptq {
-    model.read_config().unwrap().quantization.expect("quantised")
+    match model.read_config().unwrap().quantization.expect("quantised") {
+        Quantization::Gptq(gptq) => gptq,
+        other => panic!("{other} is not GPTQ"),
+    }
 }
 
 #[test]
@@ -32,7 +35,7 @@ fn a_quantised_checkpoint_opens_without_warnings() {
         format: GptqFormat::V1,
         modules: None,
     };
-    assert_eq!(checkpoint.config().quantization, Some(expected));
+    assert_eq!(checkpoint.config().quantization, Some(Quantization::Gptq(expected)));
     assert_eq!(checkpoint.tensor(&format!("{DOWN1}.qweight")).unwrap().shape(), [3, 16]);
     assert_eq!(checkpoint.names().filter(|n| n.ends_with(".g_idx")).count(), 14);
     checkpoint.scan_finite().unwrap();
@@ -56,12 +59,16 @@ fn formats_are_told_apart() {
 #[test]
 fn other_methods_and_widths_are_refused_by_name() {
     assert_says(
-        &with("quant_method", json!("awq")),
-        &["`quantization_config.quant_method` is `awq`", "assay reads gptq"],
+        &with("quant_method", json!("bitsandbytes")),
+        &["`quantization_config.quant_method` is `bitsandbytes`", "assay reads gptq, awq"],
     );
     assert_says(&with("quant_method", Value::Null), &["quant_method` is missing"]);
     assert_says(&with("method", json!("gptaq")), &["method` is `gptaq`"]);
-    assert_says(&with("bits", json!(8)), &["`quantization_config.bits` is 8", "only 4-bit"]);
+    assert_says(&with("method", json!("awq")), &["quant_method` says `gptq`", "says `awq`"]);
+    assert_says(
+        &with("bits", json!(5)),
+        &["`quantization_config.bits` is 5", "supported at 2, 3, 4, 8 bits"],
+    );
     assert_says(&with("bits", json!("4")), &["must be an integer", "\"4\""]);
     assert_says(&with("group_size", json!(0)), &["group_size` is 0", "-1"]);
     assert_says(&with("group_size", json!(-2)), &["must be an integer from -1"]);
@@ -143,8 +150,12 @@ fn quantize_config_is_read_alone_and_held_against_config_json() {
         assert_says(&model.config_error(), &["DIR/quantize_config.json", words, "engines differ"]);
         model.set_quant(field, old);
     }
-    model.file("quantize_config.json", r#"{"quant_method": "awq"}"#);
-    assert_says(&model.config_error(), &["DIR/quantize_config.json", "`quant_method` is `awq`"]);
+    let awq = r#"{"quant_method": "awq", "bits": 4, "group_size": 8, "zero_point": true, "version": "gemm"}"#;
+    model.file("quantize_config.json", awq);
+    assert_says(
+        &model.config_error(),
+        &["DIR/quantize_config.json", "`quant_method` is that of AWQ", "that of GPTQ"],
+    );
 }
 
 #[test]

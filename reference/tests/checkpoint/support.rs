@@ -41,7 +41,7 @@ fn common() -> Value {
 }
 
 /// The linear layers of a block: name, outputs, inputs.
-const LINEARS: [(&str, usize, usize); 7] = [
+pub(crate) const LINEARS: [(&str, usize, usize); 7] = [
     ("self_attn.q_proj", HEADS * HEAD_DIM, HIDDEN),
     ("self_attn.k_proj", KV_HEADS * HEAD_DIM, HIDDEN),
     ("self_attn.v_proj", KV_HEADS * HEAD_DIM, HIDDEN),

@@ -93,8 +93,9 @@ fn f32_is_close_to_true_float64() {
 /// The difference is a fraction of the noise.
 #[test]
 fn the_bf16_preset_follows_transformers_bf16() {
-    for (name, trace) in CHECKPOINTS.iter().chain(&["gptq-qwen3"]).map(|n| (n, format!("{n}/bf16")))
-    {
+    let quantised =
+        ["gptq-qwen3", "gptq3-qwen3", "gptq8-qwen2", "awq-qwen3", "ct-qwen3", "fp8-qwen3"];
+    for (name, trace) in CHECKPOINTS.iter().chain(&quantised).map(|n| (n, format!("{n}/bf16"))) {
         let (tokens, want) = recorded(&trace);
         let got = logits::<f32>(&checkpoint(name), "transformers-bf16", &tokens);
         let relative = relative_rms(&got, &want);

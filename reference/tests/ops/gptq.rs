@@ -1,7 +1,7 @@
 //! `gptq_dequant` and `gptq_gemm`.
 
 use assay_reference::ops::gptq_dequant::{self, Format, GptqDequant};
-use assay_reference::ops::gptq_gemm::{self, GptqGemm};
+use assay_reference::ops::quant_gemm::{self, GptqGemm};
 use assay_reference::ops::{Setup, Tensors};
 use assay_reference::{Dtype, Tensor};
 use proptest::prelude::*;
@@ -150,7 +150,7 @@ proptest! {
         );
         tensors.insert("x".into(), x);
         tensors.extend(b.map(|b| ("bias".to_string(), b)));
-        let mut params = gptq_gemm::Params::new(gptq_dequant::Params::new(s.format, s.group));
+        let mut params = quant_gemm::Params::new::<GptqDequant>(gptq_dequant::Params::new(s.format, s.group));
         params.edge_f32 = edge_f32;
         let mut gemm = setup::<GptqGemm, 0>(params, []);
         gemm.tensors = tensors;

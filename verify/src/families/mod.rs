@@ -11,6 +11,7 @@
 mod attention;
 mod gptq_dequant;
 mod matmul;
+mod quantised;
 mod values;
 
 use assay_reference::ops::{Op, Tensors};
@@ -74,18 +75,6 @@ fn examples_of(op: &str) -> Vec<(Value, Tensors)> {
         |shape: &[usize]| Tensor::from_f64(Dtype::Bf16, shape, &vec![1.0; shape.iter().product()]);
     let ints = |shape: &[usize]| Tensor::from_i32(shape, &vec![0; shape.iter().product()]);
     const K: usize = 16_392; // beyond every K limit, with a tail for every tile
-    let gptq = || {
-        [
-            ("qweight", ints(&[K / 8, 8])),
-            ("qzeros", ints(&[K.div_ceil(32), 1])),
-            ("scales", ones(&[K.div_ceil(32), 8])),
-            ("g_idx", ints(&[K])),
-        ]
-    };
-    let format = |format: &str| json!({ "format": format, "group_size": 32 });
-    let gemm = |f: &str| json!({ "dequant": format(f), "matmul": { "layout": "in_out" } });
-    let with_x =
-        || gptq().into_iter().chain([("x", ones(&[3, K])), ("bias", ones(&[8]))]).collect();
     let examples: Vec<(Value, Vec<(&str, Tensor)>)> = match op {
         "embedding" => vec![(json!({}), vec![("ids", ints(&[3])), ("weight", ones(&[5, 8]))])],
         "rms_norm" => {
@@ -96,8 +85,8 @@ fn examples_of(op: &str) -> Vec<(Value, Tensors)> {
                 vec![("x", ones(&[3, K])), ("weight", ones(&[4, K])), ("bias", ones(&[4]))];
             vec![(json!({ "row_parallel": true }), tensors)]
         }
-        "gptq_dequant" => ["v1", "v2"].map(|f| (format(f), gptq().into())).into(),
-        "gptq_gemm" => ["v1", "v2"].map(|f| (gemm(f), with_x())).into(),
+        "gptq_dequant" | "awq_dequant" | "ct_dequant" | "fp8_dequant" | "gptq_gemm"
+        | "awq_gemm" | "ct_gemm" | "fp8_gemm" => quantised::examples(op),
         "rope" => {
             let positions = Tensor::from_i32(&[2], &[5, 6]);
             let tensors = || vec![("x", ones(&[2, 1, 8])), ("positions", positions.clone())];

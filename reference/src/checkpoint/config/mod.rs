@@ -8,9 +8,9 @@
 
 mod fields;
 mod generation;
-mod gptq;
 mod known;
 mod moe;
+mod quant;
 mod rope;
 mod window;
 
@@ -19,8 +19,10 @@ use std::path::Path;
 
 use self::fields::Fields;
 pub use self::generation::GenerationConfig;
-pub use self::gptq::{Gptq, GptqFormat};
 pub use self::moe::Moe;
+pub use self::quant::{
+    Awq, CompressedTensors, Exclusions, Fp8, Gptq, GptqFormat, Ignored, Part, Quantization,
+};
 use super::ensure_folder;
 use super::json::{self, Object};
 use crate::dtype::Dtype;
@@ -130,7 +132,7 @@ pub struct Config {
     /// Empty when neither does.
     pub eos_token_ids: Vec<u32>,
     /// How the linear layers are quantised, if they are.
-    pub quantization: Option<Gptq>,
+    pub quantization: Option<Quantization>,
 }
 
 impl Config {
@@ -204,7 +206,7 @@ impl Config {
             max_position_embeddings,
             dtype: dtype(&f)?,
             eos_token_ids: f.ids("eos_token_id", vocab_size)?.unwrap_or_default(),
-            quantization: gptq::read(&f, beside)?,
+            quantization: quant::read(&f, beside)?,
         };
         known::check(&f)?;
         config.check_packing(path)?;
@@ -272,19 +274,29 @@ impl Config {
             }
     }
 
-    /// Eight 4-bit values share a word, so both sides of a quantised layer are multiples of 8.
+    /// Refuses quantised layers whose size their format cannot hold.
     fn check_packing(&self, path: &Path) -> Result<()> {
-        let Some(gptq) = &self.quantization else { return Ok(()) };
-        for module in LINEARS.into_iter().filter(|m| gptq.covers(m)) {
-            let [n, k] = self.linear_shape(module).unwrap_or([0, 0]);
-            if n % 8 != 0 || k % 8 != 0 {
-                return Err(Error::file(
-                    path,
-                    format!(
-                        "`{module}` is {n} x {k}, but GPTQ packs eight 4-bit values into a word, \
-                         so both must be multiples of 8"
-                    ),
-                ));
+        let Some(quant) = &self.quantization else { return Ok(()) };
+        for layer in 0..self.num_hidden_layers {
+            let covers = |module: &str| quant.covers(&format!("model.layers.{layer}.{module}"));
+            for module in self.linears(layer).iter().filter(|m| covers(m)) {
+                let shape = self.linear_shape(module).unwrap_or([0, 0]);
+                if let Some(why) = quant.cannot_hold(shape) {
+                    return Err(Error::file(path, format!("`{module}` is {why}")));
+                }
+            }
+            let Some(moe) = self.moe_of(layer) else { continue };
+            for module in EXPERT {
+                let of = |e: usize| covers(&format!("mlp.experts.{e}.{module}"));
+                if let Some(e) = (1..moe.num_experts).find(|&e| of(e) != of(0)) {
+                    return Err(Error::file(
+                        path,
+                        format!(
+                            "layer {layer}: of experts 0 and {e} only one has its {module} \
+                             quantised, which is not supported"
+                        ),
+                    ));
+                }
             }
         }
         Ok(())

@@ -2,11 +2,12 @@
 
 use std::collections::BTreeSet;
 
-use crate::checkpoint::config::{Architecture, Config, LINEARS};
+use crate::checkpoint::config::{Architecture, Config, LINEARS, Quantization};
 use crate::checkpoint::expected::{Expected, Kind};
 use crate::checkpoint::index::Files;
 use crate::checkpoint::{list, plural};
 use crate::error::{Error, Result};
+use crate::ops::packed;
 use crate::tensor::Tensor;
 
 const HEAD: &str = "lm_head.weight";
@@ -23,7 +24,9 @@ pub(super) fn check(config: &Config, files: &Files, expected: &[Expected]) -> Re
     check_missing(config, files, expected)?;
     let mut warnings = Vec::new();
     check_unread(config, files, expected, &mut warnings)?;
+    check_sizes(files, expected)?;
     check_groups(config, files, expected, &mut warnings)?;
+    note_zeros(config, files, expected, &mut warnings);
     note_dtypes(config, files, expected, &mut warnings);
     Ok(warnings)
 }
@@ -60,13 +63,18 @@ fn implied(config: &Config, e: &Expected, tensor: &Tensor) -> String {
         (Some(found), Some(expected)) if found != expected => Some(*found),
         _ => None,
     };
-    if let ("qzeros" | "scales", Some(groups)) = (suffix, differs(0)) {
+    let groups = match suffix {
+        "qzeros" | "scales" => differs(0),
+        "weight_scale" | "weight_zero_point" => differs(1),
+        _ => None,
+    };
+    if let Some(groups) = groups {
         return implied_groups(config, e, groups);
     }
     // The outputs: rows of a weight or bias, columns of packed words.
-    let outputs = match suffix {
-        "weight" | "bias" => differs(0),
-        "qweight" | "scales" => differs(1),
+    let outputs = match (suffix, &config.quantization) {
+        ("weight" | "bias" | "weight_packed" | "weight_scale", _) => differs(0),
+        ("scales", _) | ("qweight", Some(Quantization::Gptq(_))) => differs(1),
         _ => None,
     };
     let Some(rows) = outputs else { return String::new() };
@@ -95,8 +103,9 @@ fn implied_groups(config: &Config, e: &Expected, groups: usize) -> String {
     if groups == 0 || !k.is_multiple_of(groups) {
         return String::new();
     }
-    let given = config.quantization.as_ref().and_then(|g| g.group_size);
-    let given = given.map_or("-1".to_owned(), |size| size.to_string());
+    let Some(given) = config.quantization.as_ref().and_then(Quantization::group_size) else {
+        return String::new();
+    };
     format!(
         " ({groups} groups of {k} input rows imply group_size {}, but the config gives {given})",
         k / groups
@@ -147,7 +156,7 @@ fn check_unread(
             warnings.push(format!("`{HEAD}` repeats the embedding to which the head is tied"));
         } else if name.ends_with("rotary_emb.inv_freq") {
             frequencies.push(name);
-        } else if is_spare_bias(config, name) && files.get(name).is_some_and(is_zero) {
+        } else if is_spare_bias(config, files, name) && files.get(name).is_some_and(is_zero) {
             zero.push(name);
         } else {
             unread.push(name);
@@ -199,9 +208,12 @@ fn check_tied(files: &Files) -> Result<()> {
 }
 
 /// Whether `name` is the bias of a quantised layer: quantisers write one for every layer.
-fn is_spare_bias(config: &Config, name: &str) -> bool {
-    let Some(gptq) = &config.quantization else { return false };
-    LINEARS.iter().any(|m| gptq.covers(m) && name.ends_with(&format!(".{m}.bias")))
+fn is_spare_bias(config: &Config, files: &Files, name: &str) -> bool {
+    let (Some(quant), Some(path)) = (&config.quantization, name.strip_suffix(".bias")) else {
+        return false;
+    };
+    let stored = |part: &str| files.get(&format!("{path}.{part}")).is_some();
+    quant.covers(path) && quant.parts([1, 1]).iter().all(|(part, ..)| stored(part))
 }
 
 fn is_zero(t: &Tensor) -> bool {
@@ -215,13 +227,19 @@ fn check_groups(
     expected: &[Expected],
     warnings: &mut Vec<String>,
 ) -> Result<()> {
-    let Some(gptq) = &config.quantization else { return Ok(()) };
+    let Some(quantization) = &config.quantization else { return Ok(()) };
+    let (size, sorted_by_config) = match quantization {
+        Quantization::Gptq(q) => (q.group_size, !q.desc_act),
+        Quantization::CompressedTensors(q) => (q.group_size, false),
+        // These have no index.
+        Quantization::Awq(_) | Quantization::Fp8(_) => return Ok(()),
+    };
     let (mut unsorted, mut uneven) = (Vec::new(), Vec::new());
     for e in expected {
         let (Kind::GroupIndex { groups }, Some(tensor)) = (e.kind, files.get(&e.name)) else {
             continue;
         };
-        let size = gptq.group_size.unwrap_or(tensor.len());
+        let size = size.unwrap_or(tensor.len());
         let mut members = vec![0usize; groups];
         let mut sorted = true;
         for k in 0..tensor.len() {
@@ -241,7 +259,7 @@ fn check_groups(
             *count += 1;
             sorted &= g as usize == k / size;
         }
-        if !sorted && !gptq.desc_act {
+        if !sorted && sorted_by_config {
             unsorted.push(e.name.as_str());
         }
         if members.iter().any(|&n| n > size) {
@@ -261,6 +279,54 @@ fn check_groups(
         }
     }
     Ok(())
+}
+
+/// The sizes that packed weights state must be those that the config implies.
+fn check_sizes(files: &Files, expected: &[Expected]) -> Result<()> {
+    for e in expected {
+        let (Kind::Sizes { n, k }, Some(tensor)) = (e.kind, files.get(&e.name)) else { continue };
+        let found = [tensor.get_i64(0), tensor.get_i64(1)];
+        if found != [n as i64, k as i64] {
+            return Err(Error::tensor(
+                files.path_of(&e.name),
+                &e.name,
+                format!(
+                    "states a weight of {found:?}, but config.json implies [{n}, {k}] (outputs and \
+                     inputs): the layer was packed for another model, or config.json is wrong"
+                ),
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// Notes zero points that a description without them does not expect: they are read as stored, while
+/// some engines' kernels for symmetric weights never look at them.
+fn note_zeros(config: &Config, files: &Files, expected: &[Expected], warnings: &mut Vec<String>) {
+    let (bits, zero, field) = match &config.quantization {
+        Some(Quantization::Gptq(q)) if q.sym => (q.bits, q.symmetric_zero(), "sym is true"),
+        Some(Quantization::Awq(q)) if !q.zero_point => (4, 8, "zero_point is false"),
+        _ => return,
+    };
+    let differs = |t: &Tensor| {
+        let values = packed::values(t.cols(), bits).unwrap_or(0);
+        (0..t.rows()).any(|row| {
+            let word = |w: usize| t.get_i64(row * t.cols() + w);
+            (0..values).any(|i| packed::Reading::plain(bits).value(i, word) != i64::from(zero))
+        })
+    };
+    let names: Vec<&str> = expected
+        .iter()
+        .map(|e| e.name.as_str())
+        .filter(|n| n.ends_with(".qzeros") && files.get(n).is_some_and(differs))
+        .collect();
+    if !names.is_empty() {
+        warnings.push(format!(
+            "{}: {field}, but not every zero point is {zero} as a symmetric one is stored; they are \
+             used as stored, while engines that trust the field may ignore them",
+            list(names)
+        ));
+    }
 }
 
 /// Notes float tensors stored in another dtype than the config's.
@@ -308,14 +374,32 @@ fn hints(config: &Config, files: &Files) -> String {
     if !moe && config.moe.is_some() {
         hint("the files hold no experts, so this is no mixture of them".to_owned());
     }
-    match (&config.quantization, any(".qweight")) {
-        (None, true) => hint(
-            "the files hold packed weights (.qweight), but neither config.json's \
+    let packed = [".qweight", ".weight_packed", ".weight_scale_inv"].into_iter().find(|p| any(p));
+    match (&config.quantization, packed) {
+        (None, Some(part)) => hint(format!(
+            "the files hold packed weights ({part}), but neither config.json's \
              quantization_config nor quantize_config.json describes them"
-                .to_owned(),
-        ),
-        (Some(_), false) => hint("the config describes GPTQ, but no tensor is packed".to_owned()),
-        _ => {}
+        )),
+        (Some(quant), None) => {
+            hint(format!("the config describes {quant}, but no tensor is packed"));
+        }
+        (Some(quant), Some(part)) => {
+            let own = match quant {
+                Quantization::Gptq(_) | Quantization::Awq(_) => ".qweight",
+                Quantization::CompressedTensors(_) => ".weight_packed",
+                Quantization::Fp8(_) => ".weight_scale_inv",
+            };
+            if !any(own) {
+                hint(format!(
+                    "the config describes {quant}, whose layers have {own}, but the files hold {part}"
+                ));
+            } else if matches!(quant, Quantization::Gptq(_)) && !any(".g_idx") {
+                hint("no layer has a .g_idx, as in AWQ's files".to_owned());
+            } else if matches!(quant, Quantization::Awq(_)) && any(".g_idx") {
+                hint("the layers have a .g_idx, as in GPTQ's files".to_owned());
+            }
+        }
+        (None, None) => {}
     }
     let layers = files.names().filter_map(layer_of).max().map_or(0, |l| l.saturating_add(1));
     if layers != config.num_hidden_layers {

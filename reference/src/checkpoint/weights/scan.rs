@@ -5,7 +5,7 @@ use rayon::prelude::*;
 use crate::checkpoint::expected::Expected;
 use crate::checkpoint::index::Files;
 use crate::checkpoint::{list, plural};
-use crate::dtype::Dtype;
+use crate::dtype::{Dtype, e4m3};
 use crate::error::{Error, Result};
 use crate::tensor::Tensor;
 
@@ -54,12 +54,13 @@ struct NonFinite {
 }
 
 fn non_finite(t: &Tensor) -> Option<NonFinite> {
-    // Not finite is: all exponent bits set.
+    // Not finite is: all exponent bits set (in F8 all fraction bits too: it has no infinities).
     match t.dtype() {
         Dtype::Bf16 => scan(t.bytes(), |b| u16::from_le_bytes(b) & 0x7f80 == 0x7f80),
         Dtype::F16 => scan(t.bytes(), |b| u16::from_le_bytes(b) & 0x7c00 == 0x7c00),
         Dtype::F32 => scan(t.bytes(), |b| !f32::from_le_bytes(b).is_finite()),
         Dtype::F64 => scan(t.bytes(), |b| !f64::from_le_bytes(b).is_finite()),
+        Dtype::F8E4m3 => scan(t.bytes(), |[b]| b & 0x7f == e4m3::NAN),
         Dtype::I32 | Dtype::I64 | Dtype::U8 => None,
     }
 }

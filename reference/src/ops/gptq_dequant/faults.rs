@@ -1,6 +1,8 @@
 //! The catalogue of GPTQ dequantisation faults.
 
-use super::{Format, GptqDequant, Group, Nibbles, Packing, Params, Wrap, ZeroPoint};
+use super::{
+    Format, GptqDequant, Group, Nibbles, Packing, Params, Straddle, Wrap, ZeroPoint, packed,
+};
 use crate::ops::{Fault, Setup, Tensors, store_faults};
 
 type S = Setup<GptqDequant>;
@@ -29,42 +31,27 @@ pub(super) fn catalogue(params: &Params, tensors: &Tensors) -> Vec<Fault<GptqDeq
             |s: &mut S| s.params.group = Group::Sequential,
         ));
     }
-    for (nibbles, text) in [(Nibbles::HighFirst, "from the top"), (Nibbles::Awq, "in AWQ's order")]
-    {
-        faults.push(
-            Fault::new(
-                "A1A3",
-                "nibble_order",
-                format!("the nibbles of a weight word are taken {text}"),
-                move |s: &mut S| s.params.nibbles = nibbles,
-            )
-            .keyed(text),
-        );
-        faults.push(
-            Fault::new(
-                "A1A4",
-                "zero_nibble_order",
-                format!("the nibbles of a zero-point word are taken {text}"),
-                move |s: &mut S| s.params.zero_nibbles = nibbles,
-            )
-            .keyed(text),
-        );
+    faults.extend(word_faults(params.bits));
+    let above = 1u32 << params.bits;
+    faults.push(Fault::new(
+        "A1A6",
+        "zero_wrap",
+        format!("a zero point of {above} wraps to 0"),
+        |s: &mut S| s.params.wrap = Wrap::Modulo,
+    ));
+    if params.bits != 3 {
+        let ones = u32::MAX / packed::mask(params.bits);
+        faults.push(Fault::new(
+            "A1AC",
+            "zero_carry",
+            format!(
+                "{ones:#010x} is added to whole zero-point words, and a {} carries into the next \
+                 column",
+                above - 1
+            ),
+            |s: &mut S| s.params.wrap = Wrap::Word,
+        ));
     }
-    faults.push(Fault::new(
-        "A1A5",
-        "packing_axis",
-        "qweight is read as packed along N instead of K",
-        |s: &mut S| s.params.packing = Packing::AlongN,
-    ));
-    faults.push(Fault::new("A1A6", "zero_wrap", "a zero point of 16 wraps to 0", |s: &mut S| {
-        s.params.wrap = Wrap::Modulo
-    }));
-    faults.push(Fault::new(
-        "A1AC",
-        "zero_carry",
-        "0x11111111 is added to whole zero-point words, and a 15 carries into the next column",
-        |s: &mut S| s.params.wrap = Wrap::Word,
-    ));
     let groups = tensors.get("scales").map_or(1, |s| s.shape()[0]);
     if groups > 1 {
         faults.push(Fault::new(
@@ -83,7 +70,7 @@ pub(super) fn catalogue(params: &Params, tensors: &Tensors) -> Vec<Fault<GptqDeq
     faults.push(Fault::new(
         "A1A9",
         "zero_assumed_symmetric",
-        "the zero point is taken as 8 whatever is stored",
+        format!("the zero point is taken as {} whatever is stored", above / 2),
         |s: &mut S| s.params.zero = ZeroPoint::Symmetric,
     ));
     faults.push(Fault::new(
@@ -95,5 +82,68 @@ pub(super) fn catalogue(params: &Params, tensors: &Tensors) -> Vec<Fault<GptqDeq
         },
     ));
     faults.extend(store_faults(["A1AB", "A1AD"]));
+    faults
+}
+
+/// Words that are taken apart wrongly.
+fn word_faults(bits: u32) -> Vec<Fault<GptqDequant>> {
+    let mut faults = Vec::new();
+    let many = if bits == 4 { "nibbles" } else { "values" };
+    for (nibbles, text) in [(Nibbles::HighFirst, "from the top"), (Nibbles::Awq, "in AWQ's order")]
+    {
+        if nibbles == Nibbles::Awq && bits != 4 {
+            continue;
+        }
+        faults.push(
+            Fault::new(
+                "A1A3",
+                "nibble_order",
+                format!("the {many} of a weight word are taken {text}"),
+                move |s: &mut S| s.params.nibbles = nibbles,
+            )
+            .keyed(text),
+        );
+        faults.push(
+            Fault::new(
+                "A1A4",
+                "zero_nibble_order",
+                format!("the {many} of a zero-point word are taken {text}"),
+                move |s: &mut S| s.params.zero_nibbles = nibbles,
+            )
+            .keyed(text),
+        );
+    }
+    faults.push(Fault::new(
+        "A1A5",
+        "packing_axis",
+        "qweight is read as packed along N instead of K",
+        |s: &mut S| s.params.packing = Packing::AlongN,
+    ));
+    if bits == 3 {
+        faults.push(Fault::new(
+            "A1C0",
+            "straddle",
+            "weights 10 and 21 of each 32 lack the bits that lie in the next word",
+            |s: &mut S| s.params.straddle = Straddle::Lost,
+        ));
+        faults.push(Fault::new(
+            "A1C1",
+            "zero_straddle",
+            "zero points 10 and 21 of each 32 lack the bits that lie in the next word",
+            |s: &mut S| s.params.zero_straddle = Straddle::Lost,
+        ));
+    }
+    // A wider reading would leave the tensors.
+    for narrow in packed::WIDTHS.into_iter().filter(|w| *w < bits) {
+        faults.push(
+            Fault::new(
+                "A1C2",
+                "width_misread",
+                format!("words of {bits}-bit values are read as {narrow}-bit ones"),
+                move |s: &mut S| s.params.misread_bits = Some(narrow),
+            )
+            .keyed(format!("{narrow} bits")),
+        );
+    }
     faults
 }

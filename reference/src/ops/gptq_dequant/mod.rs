@@ -1,11 +1,15 @@
-//! `gptq_dequant`: w[k, n] = (q[k, n] - z[g, n]) * scale[g, n] with g = g_idx\[k\], 4 bits.
+//! `gptq_dequant`: w[k, n] = (q[k, n] - z[g, n]) * scale[g, n] with g = g_idx\[k\], of 2, 3, 4 or 8 bits.
 //!
-//! Shapes: qweight i32 [K/8, N] (nibble j of word r is row 8r + j), qzeros i32 [G, N/8] (nibble j of
-//! word c is column 8c + j), scales f16 or bf16 [G, N], g_idx i32 \[K\] or absent (then k /
-//! group_size); output [K, N]. group_size -1 is one group of K.
-//! The format `v1` stores z - 1, `v2` stores z. A stored 15 in v1 is ambiguous: 16 (`wrap=none`, as
-//! vLLM reads it), 0 (`wrap=modulo`, as AutoGPTQ does), or 0 with a carry into the next column
-//! (`wrap=word`: gptqmodel subtracts and adds 0x11111111 as whole words). A kernel must read 16.
+//! Shapes at b bits: qweight i32 [K b/32, N] (the words of a column are one little-endian bit stream
+//! along K: at 4 bits nibble j of word r is row 8r + j), qzeros i32 [G, N b/32] (the same along N),
+//! scales f16 or bf16 [G, N], g_idx i32 \[K\] or absent (then k / group_size); output [K, N].
+//! group_size -1 is one group of K. At 3 bits 32 values fill 3 words, and values 10 and 21 lie in two.
+//! With a g_idx any number of groups is right that covers its entries: a shard of a tensor-parallel
+//! layer keeps the groups of the whole.
+//! The format `v1` stores z - 1, `v2` stores z. A stored 2^b - 1 in v1 is ambiguous: 2^b
+//! (`wrap=none`, as vLLM reads it), 0 (`wrap=modulo`, as AutoGPTQ does), or 0 with a carry into the
+//! next column (`wrap=word`: gptqmodel subtracts and adds 0x11111111 as whole words, 0x55555555 at 2
+//! bits and 0x01010101 at 8; at 3 bits it decodes first, which is `modulo`). A kernel must read 2^b.
 //! The product is exact in f32. Points: `scale`, `weight` (the product), `output`.
 //! Conventions: the f16 scale as it is (`scale=f16`) or rounded to the stored dtype first, as
 //! gptqmodel does for bf16 models (`scale=stored`); the product rounded once (`weight=direct`) or to
@@ -17,6 +21,8 @@ mod faults;
 
 use serde::{Deserialize, Serialize};
 
+use super::packed::{self, Reading};
+pub use super::packed::{Nibbles, Straddle};
 use super::{
     ArgSpec, Fault, Inputs, Knob, Op, Out, OutSpec, Residual, Setup, Tensors, Tile, gain_faults,
     need,
@@ -25,9 +31,6 @@ use crate::arith::Real;
 use crate::dtype::Dtype;
 use crate::error::{Error, Result};
 use crate::policy::Policy;
-
-/// Values in a 32-bit word at 4 bits.
-pub const PER_WORD: usize = 8;
 
 /// How the checkpoint stores zero points (`checkpoint_format`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -50,21 +53,22 @@ pub enum ZeroPoint {
     StoredPlusOne,
     /// As stored in any format.
     AsStored,
-    /// The symmetric 8, whatever is stored: a fault.
+    /// The symmetric 2^(bits - 1), whatever is stored: a fault.
     Symmetric,
 }
 
-/// A stored 15 plus one.
+/// The largest stored value plus one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Wrap {
-    /// 16.
+    /// 2^bits.
     #[default]
     None,
     /// 0.
     Modulo,
-    /// 0x11111111 is added to the whole word, so that a 15 carries into the next column's value:
-    /// what undoes gptqmodel's word-wise subtraction, which borrows there.
+    /// A 1 for each value is added to the whole word, so that a largest value carries into the next
+    /// column's: what undoes gptqmodel's word-wise subtraction, which borrows there. At 3 bits
+    /// gptqmodel works on decoded values, and this is [`Wrap::Modulo`].
     Word,
 }
 
@@ -81,30 +85,6 @@ pub enum Group {
     Next,
     /// The next group for the zero point only: a fault.
     NextZero,
-}
-
-/// The order of the nibbles in a word.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Nibbles {
-    /// Value j in bits 4j..4j+4.
-    #[default]
-    LowFirst,
-    /// Value j in bits 28-4j..32-4j: a fault.
-    HighFirst,
-    /// AWQ's interleave 0 2 4 6 1 3 5 7: a fault for GPTQ.
-    Awq,
-}
-
-impl Nibbles {
-    /// The slot of value j.
-    fn slot(self, j: usize) -> usize {
-        match self {
-            Nibbles::LowFirst => j,
-            Nibbles::HighFirst => PER_WORD - 1 - j,
-            Nibbles::Awq => [0, 4, 1, 5, 2, 6, 3, 7][j],
-        }
-    }
 }
 
 /// The axis along which qweight is packed.
@@ -124,6 +104,9 @@ pub enum Packing {
 pub struct Params {
     /// Zero-point format.
     pub format: Format,
+    /// Bits of a value: 2, 3, 4 (where the field is missing) or 8.
+    #[serde(default = "four")]
+    pub bits: u32,
     /// Rows of a group, or -1 for one group.
     pub group_size: i64,
     /// Use of the zero point.
@@ -135,25 +118,39 @@ pub struct Params {
     /// Group lookup.
     #[serde(default)]
     pub group: Group,
-    /// Nibble order of qweight.
+    /// Order of the values in qweight's words.
     #[serde(default)]
     pub nibbles: Nibbles,
-    /// Nibble order of qzeros.
+    /// Order of the values in qzeros' words.
     #[serde(default)]
     pub zero_nibbles: Nibbles,
     /// Packing axis.
     #[serde(default)]
     pub packing: Packing,
+    /// Values of qweight in two words.
+    #[serde(default)]
+    pub straddle: Straddle,
+    /// Values of qzeros in two words.
+    #[serde(default)]
+    pub zero_straddle: Straddle,
+    /// The width at which the words are read, if it is another: a fault.
+    #[serde(default)]
+    pub misread_bits: Option<u32>,
     /// (z - q) * s: a fault.
     #[serde(default)]
     pub negated: bool,
 }
 
+fn four() -> u32 {
+    4
+}
+
 impl Params {
-    /// The right op.
+    /// The right op at 4 bits.
     pub fn new(format: Format, group_size: i64) -> Params {
         Params {
             format,
+            bits: four(),
             group_size,
             zero: ZeroPoint::ByFormat,
             wrap: Wrap::None,
@@ -161,25 +158,49 @@ impl Params {
             nibbles: Nibbles::LowFirst,
             zero_nibbles: Nibbles::LowFirst,
             packing: Packing::AlongK,
+            straddle: Straddle::Joined,
+            zero_straddle: Straddle::Joined,
+            misread_bits: None,
             negated: false,
         }
     }
 
-    /// The zero point in `slot` of a stored word.
-    fn zero_point(&self, word: i64, slot: usize) -> i64 {
+    /// The same at another width.
+    pub fn with_bits(self, bits: u32) -> Params {
+        Params { bits, ..self }
+    }
+
+    fn weights(&self) -> Reading {
+        let bits = self.misread_bits.unwrap_or(self.bits);
+        Reading { bits, order: self.nibbles, straddle: self.straddle }
+    }
+
+    fn zeros(&self) -> Reading {
+        let bits = self.misread_bits.unwrap_or(self.bits);
+        Reading { bits, order: self.zero_nibbles, straddle: self.zero_straddle }
+    }
+
+    /// Zero point `n` of the stream of stored words that `word` gives.
+    fn zero_point(&self, n: usize, word: impl Fn(usize) -> i64) -> i64 {
+        let reading = self.zeros();
         let plus_one = match self.zero {
             ZeroPoint::ByFormat => self.format == Format::V1,
             ZeroPoint::StoredPlusOne => true,
             ZeroPoint::AsStored => false,
-            ZeroPoint::Symmetric => return 8,
+            ZeroPoint::Symmetric => return 1 << (reading.bits - 1),
         };
         if !plus_one {
-            return nibble(word, slot);
+            return reading.value(n, word);
         }
         match self.wrap {
-            Wrap::None => nibble(word, slot) + 1,
-            Wrap::Modulo => (nibble(word, slot) + 1) & 15,
-            Wrap::Word => nibble(i64::from((word as u32).wrapping_add(0x1111_1111)), slot),
+            Wrap::None => reading.value(n, word) + 1,
+            Wrap::Word if reading.bits != 3 => {
+                let ones = u32::MAX / packed::mask(reading.bits);
+                reading.value(n, |w| i64::from((word(w) as u32).wrapping_add(ones)))
+            }
+            Wrap::Modulo | Wrap::Word => {
+                (reading.value(n, word) + 1) & i64::from(packed::mask(reading.bits))
+            }
         }
     }
 }
@@ -188,16 +209,12 @@ impl Params {
 #[derive(Debug)]
 pub struct GptqDequant;
 
-fn nibble(word: i64, slot: usize) -> i64 {
-    ((word as u32) >> (4 * slot) & 15).into()
-}
-
 impl Op for GptqDequant {
     const NAME: &'static str = "gptq_dequant";
-    const SUMMARY: &'static str = "4-bit GPTQ weights to floating point";
+    const SUMMARY: &'static str = "GPTQ weights of 2, 3, 4 or 8 bits to floating point";
     const ARGS: &'static [ArgSpec] = &[
-        ArgSpec::new("qweight", "[K/8, N] i32, packed along K"),
-        ArgSpec::new("qzeros", "[G, N/8] i32, packed along N"),
+        ArgSpec::new("qweight", "[K b/32, N] i32, packed along K"),
+        ArgSpec::new("qzeros", "[G, N b/32] i32, packed along N"),
         ArgSpec::new("scales", "[G, N]"),
         ArgSpec::optional("g_idx", "[K] i32"),
     ];
@@ -205,20 +222,30 @@ impl Op for GptqDequant {
     type Params = Params;
 
     fn check(params: &Params, tensors: &Tensors) -> Result<Vec<OutSpec>> {
+        let bits = params.bits;
+        packed::check_width(Self::NAME, bits)?;
         let qweight = need(Self::NAME, tensors, "qweight", false)?;
         let qzeros = need(Self::NAME, tensors, "qzeros", false)?;
         let scales = need(Self::NAME, tensors, "scales", true)?;
         let (&[words, n], &[groups, sn]) = (qweight.shape(), scales.shape()) else {
-            let what = format!("must be [K/8, N], is {:?}", qweight.shape());
+            let what = format!("must be [K {bits}/32, N], is {:?}", qweight.shape());
             return Err(Error::arg(Self::NAME, "qweight", what));
         };
-        let k = words * PER_WORD;
-        if n % PER_WORD != 0 || sn != n {
-            let what = format!("must be [G, {n}] with N a multiple of 8, is {:?}", scales.shape());
+        let Some(k) = packed::values(words, bits) else {
+            let what = format!("must have 3 words for 32 rows, has {words} rows of words");
+            return Err(Error::arg(Self::NAME, "qweight", what));
+        };
+        if !packed::fills_words(n, bits) || sn != n {
+            let what = format!(
+                "must be [G, {n}] with N a multiple of {}, is {:?}",
+                packed::per_run(bits),
+                scales.shape()
+            );
             return Err(Error::arg(Self::NAME, "scales", what));
         }
-        if qzeros.shape() != [groups, n / PER_WORD] {
-            let what = format!("must be [{groups}, {}], is {:?}", n / PER_WORD, qzeros.shape());
+        let zeros = packed::words(n, bits);
+        if qzeros.shape() != [groups, zeros] {
+            let what = format!("must be [{groups}, {zeros}], is {:?}", qzeros.shape());
             return Err(Error::arg(Self::NAME, "qzeros", what));
         }
         check_groups(params, tensors, k, groups)?;
@@ -235,12 +262,13 @@ impl Op for GptqDequant {
             ["qweight", "qzeros", "scales"].map(|name| inputs.req(name));
         let g_idx = inputs.get("g_idx").filter(|_| params.group != Group::Sequential);
         let (n, groups) = (qweight.cols(), scales.shape()[0]);
-        let k = qweight.shape()[0] * PER_WORD;
+        let k = qweight.shape()[0] * 32 / params.bits as usize;
+        let (row_words, weights) = (packed::words(n, params.bits), params.weights());
         let cols = tile.cols_of(n);
         let rows_only = Tile { rows: tile.rows.clone(), cols: None };
         Out::by_rows(&rows_only, k, |row| {
-            let size = if params.group_size < 0 { k } else { params.group_size as usize };
-            let own = g_idx.map_or_else(|| (row / size).min(groups - 1), |g| g.int(row) as usize);
+            let in_sequence = || packed::group_of(row, k, params.group_size, groups);
+            let own = g_idx.map_or_else(in_sequence, |g| g.int(row) as usize);
             let next = (own + 1).min(groups - 1);
             let scale_group = if params.group == Group::Next { next } else { own };
             let zero_group = if params.group == Group::NextZero { next } else { scale_group };
@@ -248,17 +276,10 @@ impl Op for GptqDequant {
             policy.apply("scale", &mut s);
             for (w, &c) in s.iter_mut().zip(&cols) {
                 let q = match params.packing {
-                    Packing::AlongK => {
-                        let word = qweight.int(row / PER_WORD * n + c);
-                        nibble(word, params.nibbles.slot(row % PER_WORD))
-                    }
-                    Packing::AlongN => {
-                        let word = qweight.int(row * (n / PER_WORD) + c / PER_WORD);
-                        nibble(word, params.nibbles.slot(c % PER_WORD))
-                    }
+                    Packing::AlongK => weights.value(row, |w| qweight.int(w * n + c)),
+                    Packing::AlongN => weights.value(c, |w| qweight.int(row * row_words + w)),
                 };
-                let zeros = qzeros.int(zero_group * (n / PER_WORD) + c / PER_WORD);
-                let z = params.zero_point(zeros, params.zero_nibbles.slot(c % PER_WORD));
+                let z = params.zero_point(c, |w| qzeros.int(zero_group * row_words + w));
                 let d = if params.negated { z - q } else { q - z };
                 *w = R::lift(d as f64).mul(*w);
             }
@@ -268,7 +289,14 @@ impl Op for GptqDequant {
         })
     }
 
-    fn knobs(_params: &Params) -> Vec<Knob<Self>> {
+    fn knobs(params: &Params) -> Vec<Knob<Self>> {
+        let modulo = Knob::new("wrap", "none")
+            .or_eager("modulo", |s: &mut Setup<Self>| s.params.wrap = Wrap::Modulo);
+        // At 3 bits it is no choice of its own.
+        let wrap = match params.bits {
+            3 => modulo,
+            _ => modulo.or_eager("word", |s: &mut Setup<Self>| s.params.wrap = Wrap::Word),
+        };
         vec![
             Knob::new("scale", "f16").or("stored", |s: &mut Setup<Self>| {
                 s.policy.round_at("scale", s.policy.output.dtype);
@@ -276,9 +304,7 @@ impl Op for GptqDequant {
             Knob::new("weight", "direct").or("via_f16", |s: &mut Setup<Self>| {
                 s.policy.round_at("weight", Dtype::F16);
             }),
-            Knob::new("wrap", "none")
-                .or_eager("modulo", |s: &mut Setup<Self>| s.params.wrap = Wrap::Modulo)
-                .or_eager("word", |s: &mut Setup<Self>| s.params.wrap = Wrap::Word),
+            wrap,
         ]
     }
 
@@ -293,26 +319,23 @@ impl Op for GptqDequant {
 
 fn check_groups(params: &Params, tensors: &Tensors, k: usize, groups: usize) -> Result<()> {
     const OP: &str = GptqDequant::NAME;
-    let size = match params.group_size {
-        -1 => k,
-        n if n > 0 => n as usize,
-        n => return Err(Error::arg(OP, "group_size", format!("must be -1 or positive, is {n}"))),
-    };
-    let expect = k.div_ceil(size);
-    if groups != expect {
-        let what = format!("must have {expect} groups of {size} for K = {k}, has {groups}");
-        return Err(Error::arg(OP, "scales", what));
+    let expect = packed::groups(OP, k, params.group_size)?;
+    if !tensors.contains_key("g_idx") {
+        if groups != expect {
+            let size = params.group_size;
+            let what = format!("must have {expect} groups of {size} for K = {k}, has {groups}");
+            return Err(Error::arg(OP, "scales", what));
+        }
+        return Ok(());
     }
-    if tensors.contains_key("g_idx") {
-        let g_idx = need(OP, tensors, "g_idx", false)?;
-        if g_idx.shape() != [k] {
-            let what = format!("must have shape [{k}], has {:?}", g_idx.shape());
-            return Err(Error::arg(OP, "g_idx", what));
-        }
-        if let Some(i) = (0..k).find(|&i| !(0..groups as i64).contains(&g_idx.get_i64(i))) {
-            let what = format!("entry {i} is {}, outside 0..{groups}", g_idx.get_i64(i));
-            return Err(Error::arg(OP, "g_idx", what));
-        }
+    let g_idx = need(OP, tensors, "g_idx", false)?;
+    if g_idx.shape() != [k] {
+        let what = format!("must have shape [{k}], has {:?}", g_idx.shape());
+        return Err(Error::arg(OP, "g_idx", what));
+    }
+    if let Some(i) = (0..k).find(|&i| !(0..groups as i64).contains(&g_idx.get_i64(i))) {
+        let what = format!("entry {i} is {}, outside 0..{groups}", g_idx.get_i64(i));
+        return Err(Error::arg(OP, "g_idx", what));
     }
     Ok(())
 }

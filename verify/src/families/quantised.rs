@@ -1,0 +1,91 @@
+//! Examples of the quantised formats and of the linear layers over them.
+
+use assay_reference::ops::packed;
+use assay_reference::{Dtype, Tensor};
+use serde_json::{Value, json};
+
+/// Beyond every K limit, with a tail for every tile, and whole words at every width.
+const K: usize = 16_392;
+/// The same for 3 bits.
+const K3: usize = 16_416;
+const GROUP: usize = 32;
+
+type Example = (Value, Vec<(&'static str, Tensor)>);
+
+fn ones(dtype: Dtype, shape: &[usize]) -> Tensor {
+    Tensor::from_f64(dtype, shape, &vec![1.0; shape.iter().product()])
+}
+
+fn words(shape: &[usize]) -> Tensor {
+    Tensor::from_i32(shape, &vec![0; shape.iter().product()])
+}
+
+/// Valid params and tensors of a quantised op: together they have every fault.
+pub(super) fn examples(op: &str) -> Vec<Example> {
+    let (format, is_gemm) = match op.strip_suffix("_gemm") {
+        Some(format) => (format, true),
+        None => (op.strip_suffix("_dequant").unwrap_or(op), false),
+    };
+    let layers: Vec<(Value, [usize; 2], Vec<(&'static str, Tensor)>)> = match format {
+        "gptq" => vec![gptq("v1", 4, K), gptq("v2", 4, K), gptq("v1", 3, K3)],
+        "awq" => vec![awq()],
+        "ct" => vec![compressed(4, K), compressed(3, K3)],
+        "fp8" => vec![fp8()],
+        _ => Vec::new(),
+    };
+    let layout = if ["gptq", "awq"].contains(&format) { "in_out" } else { "out_in" };
+    layers
+        .into_iter()
+        .map(|(dequant, [n, k], mut tensors)| {
+            if !is_gemm {
+                return (dequant, tensors);
+            }
+            tensors.push(("x", ones(Dtype::Bf16, &[3, k])));
+            tensors.push(("bias", ones(Dtype::Bf16, &[n])));
+            (json!({ "dequant": dequant, "matmul": { "layout": layout } }), tensors)
+        })
+        .collect()
+}
+
+fn gptq(format: &str, bits: u32, k: usize) -> (Value, [usize; 2], Vec<(&'static str, Tensor)>) {
+    let (n, groups) = (packed::per_run(bits), k.div_ceil(GROUP));
+    let params = json!({ "format": format, "bits": bits, "group_size": GROUP });
+    let tensors = vec![
+        ("qweight", words(&[packed::words(k, bits), n])),
+        ("qzeros", words(&[groups, packed::words(n, bits)])),
+        ("scales", ones(Dtype::F16, &[groups, n])),
+        ("g_idx", words(&[k])),
+    ];
+    (params, [n, k], tensors)
+}
+
+fn awq() -> (Value, [usize; 2], Vec<(&'static str, Tensor)>) {
+    let groups = K.div_ceil(GROUP);
+    let tensors = vec![
+        ("qweight", words(&[K, 1])),
+        ("qzeros", words(&[groups, 1])),
+        ("scales", ones(Dtype::F16, &[groups, 8])),
+    ];
+    (json!({ "group_size": GROUP }), [8, K], tensors)
+}
+
+fn compressed(bits: u32, k: usize) -> (Value, [usize; 2], Vec<(&'static str, Tensor)>) {
+    let (n, groups) = (packed::per_run(bits), k.div_ceil(GROUP));
+    let tensors = vec![
+        ("weight_packed", words(&[n, packed::words(k, bits)])),
+        ("weight_scale", ones(Dtype::Bf16, &[n, groups])),
+        ("weight_zero_point", words(&[packed::words(n, bits), groups])),
+        ("weight_g_idx", words(&[k])),
+        ("weight_shape", Tensor::from_i32(&[2], &[n as i32, k as i32])),
+    ];
+    (json!({ "bits": bits, "group_size": GROUP }), [n, k], tensors)
+}
+
+fn fp8() -> (Value, [usize; 2], Vec<(&'static str, Tensor)>) {
+    let n = 130; // two rows of blocks
+    let tensors = vec![
+        ("weight", ones(Dtype::F8E4m3, &[n, K])),
+        ("weight_scale_inv", ones(Dtype::Bf16, &[2, K.div_ceil(128)])),
+    ];
+    (json!({ "block": [128, 128] }), [n, K], tensors)
+}
