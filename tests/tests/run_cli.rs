@@ -98,7 +98,7 @@ fn a_system_message_and_template_arguments_reach_the_template() {
 fn a_seed_repeats_and_another_differs() {
     let sample = |seed: &str, more: &[&str]| {
         let args = ["--ids", "5,17,250", "--generate", "12", "--sample", "--temperature", "3"];
-        run(&[&args, &["--seed", seed], more].concat())
+        run(&[&args[..], &["--seed", seed], more].concat())
     };
     let (a, b, c) = (sample("7", &[]), sample("7", &[]), sample("8", &[]));
     assert_eq!(a.stdout, b.stdout);

@@ -52,7 +52,7 @@ enum Command {
     /// Check the HIP kernels on the emulator
     Check(check::CheckArgs),
     /// Run the reference forward on a checkpoint
-    Run(run::RunArgs),
+    Run(Box<run::RunArgs>),
     /// Diff a recorded trace against the reference, op by op, on the trace's own inputs
     Diff(diff::DiffArgs),
     /// List ops, kernels, presets, mutants or finding codes
