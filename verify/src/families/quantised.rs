@@ -11,6 +11,8 @@ const K3: usize = 16_416;
 const GROUP: usize = 32;
 
 type Example = (Value, Vec<(&'static str, Tensor)>);
+/// A dequantisation's params, outputs and inputs, and tensors.
+type Layer = (Value, [usize; 2], Vec<(&'static str, Tensor)>);
 
 fn ones(dtype: Dtype, shape: &[usize]) -> Tensor {
     Tensor::from_f64(dtype, shape, &vec![1.0; shape.iter().product()])
@@ -26,7 +28,7 @@ pub(super) fn examples(op: &str) -> Vec<Example> {
         Some(format) => (format, true),
         None => (op.strip_suffix("_dequant").unwrap_or(op), false),
     };
-    let layers: Vec<(Value, [usize; 2], Vec<(&'static str, Tensor)>)> = match format {
+    let layers: Vec<Layer> = match format {
         "gptq" => vec![gptq("v1", 4, K), gptq("v2", 4, K), gptq("v1", 3, K3)],
         "awq" => vec![awq()],
         "ct" => vec![compressed(4, K), compressed(3, K3)],
@@ -47,7 +49,7 @@ pub(super) fn examples(op: &str) -> Vec<Example> {
         .collect()
 }
 
-fn gptq(format: &str, bits: u32, k: usize) -> (Value, [usize; 2], Vec<(&'static str, Tensor)>) {
+fn gptq(format: &str, bits: u32, k: usize) -> Layer {
     let (n, groups) = (packed::per_run(bits), k.div_ceil(GROUP));
     let params = json!({ "format": format, "bits": bits, "group_size": GROUP });
     let tensors = vec![
@@ -59,7 +61,7 @@ fn gptq(format: &str, bits: u32, k: usize) -> (Value, [usize; 2], Vec<(&'static 
     (params, [n, k], tensors)
 }
 
-fn awq() -> (Value, [usize; 2], Vec<(&'static str, Tensor)>) {
+fn awq() -> Layer {
     let groups = K.div_ceil(GROUP);
     let tensors = vec![
         ("qweight", words(&[K, 1])),
@@ -69,7 +71,7 @@ fn awq() -> (Value, [usize; 2], Vec<(&'static str, Tensor)>) {
     (json!({ "group_size": GROUP }), [8, K], tensors)
 }
 
-fn compressed(bits: u32, k: usize) -> (Value, [usize; 2], Vec<(&'static str, Tensor)>) {
+fn compressed(bits: u32, k: usize) -> Layer {
     let (n, groups) = (packed::per_run(bits), k.div_ceil(GROUP));
     let tensors = vec![
         ("weight_packed", words(&[n, packed::words(k, bits)])),
@@ -81,7 +83,7 @@ fn compressed(bits: u32, k: usize) -> (Value, [usize; 2], Vec<(&'static str, Ten
     (json!({ "bits": bits, "group_size": GROUP }), [n, k], tensors)
 }
 
-fn fp8() -> (Value, [usize; 2], Vec<(&'static str, Tensor)>) {
+fn fp8() -> Layer {
     let n = 130; // two rows of blocks
     let tensors = vec![
         ("weight", ones(Dtype::F8E4m3, &[n, K])),
