@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use assay_reference::checkpoint::Checkpoint;
 use assay_reference::qwen::Preset;
 use assay_reference::trace::Trace;
-use assay_verify::diff::{self, DiffReport};
+use assay_verify::diff::{self, DiffOptions, DiffReport};
 use serde_json::Value;
 
 /// A path below `golden/`.
@@ -37,18 +37,19 @@ pub fn trace(name: &str) -> Trace {
 /// When the two do not belong together.
 #[track_caller]
 pub fn diff(checkpoint: &Checkpoint, trace: &Trace) -> DiffReport {
-    diff::diff(checkpoint, trace, None, &mut |_, _, _| {}).expect("a trace of this checkpoint")
+    let options = DiffOptions { preset: None, unseen: true };
+    diff::diff(checkpoint, trace, options, &mut |_, _, _| {}).expect("a trace of this checkpoint")
 }
 
-/// The same under the conventions of a preset alone.
+/// The same under the conventions of a preset alone, without the list of unseen faults.
 ///
 /// # Panics
 /// When there is no such preset, or the three do not belong together.
 #[track_caller]
 pub fn diff_under(preset: &str, checkpoint: &Checkpoint, trace: &Trace) -> DiffReport {
-    let preset = Preset::named(preset).expect("a preset");
-    diff::diff(checkpoint, trace, Some(preset), &mut |_, _, _| {})
-        .expect("a trace of this checkpoint")
+    let options =
+        DiffOptions { preset: Some(Preset::named(preset).expect("a preset")), unseen: false };
+    diff::diff(checkpoint, trace, options, &mut |_, _, _| {}).expect("a trace of this checkpoint")
 }
 
 /// A JSON file of `golden/`.

@@ -9,8 +9,11 @@ use assay_reference::qwen::Preset;
 use assay_tests::golden;
 use assay_verify::{families, finding, mutants};
 
-const NO_KNOBS: &[(&str, &str)] =
-    &[("embedding", "a copy"), ("add", "one addition and one rounding: nothing to choose")];
+const NO_KNOBS: &[(&str, &str)] = &[
+    ("embedding", "a copy"),
+    ("add", "one addition and one rounding: nothing to choose"),
+    ("all_gather", "a copy"),
+];
 
 const NO_FAMILIES: &[(&str, &str)] = &[
     ("embedding", "no kernel: judged on recorded traces"),
@@ -27,6 +30,10 @@ const NO_FAMILIES: &[(&str, &str)] = &[
     ("silu_mul", "no kernel: judged on recorded traces"),
     ("add", "no kernel: judged on recorded traces"),
     ("argmax", "greedy decoding is checked against recorded generations"),
+    ("moe_route", "no kernel: judged on recorded traces"),
+    ("moe_experts", "no kernel: judged on recorded traces"),
+    ("all_reduce", "no kernel: the emulation of ranks"),
+    ("all_gather", "no kernel: the emulation of ranks"),
 ];
 
 const NO_KERNEL: &[(&str, &str)] = &[
@@ -44,9 +51,17 @@ const NO_KERNEL: &[(&str, &str)] = &[
     ("silu_mul", "not written for the device yet"),
     ("add", "not written for the device yet"),
     ("argmax", "on the host"),
+    ("moe_route", "not written for the device yet"),
+    ("moe_experts", "not written for the device yet"),
+    ("all_reduce", "a collective: the communication library's"),
+    ("all_gather", "a collective: the communication library's"),
 ];
 
-const NO_GOLDEN: &[(&str, &str)] = &[("softmax", "recorded traces hold attention as a whole")];
+const NO_GOLDEN: &[(&str, &str)] = &[
+    ("softmax", "recorded traces hold attention as a whole"),
+    ("all_reduce", "split models are compared with the whole one"),
+    ("all_gather", "split models are compared with the whole one"),
+];
 
 /// What an op has.
 #[derive(Debug)]
@@ -143,6 +158,7 @@ fn every_op_has_golden_data() {
         ("awq-qwen3", "bf16"),
         ("ct-qwen3", "bf16"),
         ("fp8-qwen3", "bf16"),
+        ("moe-qwen3", "f16"),
     ] {
         let plan = Plan::new(golden::checkpoint(checkpoint).config(), preset.angle);
         let trace = golden::trace(&format!("{checkpoint}/{trace}"));

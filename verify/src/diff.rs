@@ -61,8 +61,16 @@ impl DiffReport {
     }
 }
 
-/// Diffs `trace` against the checkpoint's forward, under every legitimate convention of a framework or
-/// under those of a preset alone. `progress` is told of each op.
+/// How to diff.
+#[derive(Clone, Copy, Debug)]
+pub struct DiffOptions {
+    /// The only conventions allowed; `None` is every legitimate one of a framework.
+    pub preset: Option<&'static Preset>,
+    /// Whether to list the faults that the recorded inputs cannot show, which takes most of the time.
+    pub unseen: bool,
+}
+
+/// Diffs `trace` against the checkpoint's forward. `progress` is told of each op.
 ///
 /// # Errors
 /// When the trace is not of this checkpoint's model, a recorded tensor has a wrong shape, or the
@@ -70,11 +78,12 @@ impl DiffReport {
 pub fn diff(
     checkpoint: &Checkpoint,
     trace: &Trace,
-    preset: Option<&'static Preset>,
+    options: DiffOptions,
     progress: &mut dyn FnMut(usize, usize, &str),
 ) -> Result<DiffReport> {
     check_model(checkpoint, trace)?;
     let dtype = trace.manifest().dtype;
+    let preset = options.preset;
     if let Some(preset) = preset.filter(|p| p.dtype != dtype) {
         let what = format!("records {dtype}, but preset {} is {}", preset.name, preset.dtype);
         return Err(Error::file(trace.dir().join("manifest.json"), what));
@@ -82,7 +91,7 @@ pub fn diff(
     let angle = if dtype == Dtype::F64 { Angle::F64 } else { Angle::F32 };
     let plan = Plan::new(checkpoint.config(), angle);
     check_shapes(&plan, trace)?;
-    let source = Recording { checkpoint, trace, preset, replaced: BTreeMap::new() };
+    let source = Recording { checkpoint, trace, options, replaced: BTreeMap::new() };
     let mut nodes = Vec::with_capacity(plan.nodes.len());
     for (i, node) in plan.nodes.iter().enumerate() {
         progress(i, plan.nodes.len(), &node.probe);
@@ -129,7 +138,7 @@ fn check_shapes(plan: &Plan, trace: &Trace) -> Result<()> {
 struct Recording<'a> {
     checkpoint: &'a Checkpoint,
     trace: &'a Trace,
-    preset: Option<&'static Preset>,
+    options: DiffOptions,
     replaced: BTreeMap<String, Tensor>,
 }
 
@@ -145,11 +154,12 @@ impl Recording<'_> {
         if let Some(missing) = node.reads().find(|p| self.probe(p).is_none()) {
             return Ok(Judgement::skipped(format!("its input `{missing}` was not recorded")));
         }
-        judge(node.op, &self.observations(node)?, self.options(Unseen::Applicable))
+        let unseen = if self.options.unseen { Unseen::Applicable } else { Unseen::Nothing };
+        judge(node.op, &self.observations(node)?, self.options(unseen))
     }
 
     fn options(&self, unseen: Unseen) -> Options {
-        Options { scope: Scope::Framework, unseen, preset: self.preset }
+        Options { scope: Scope::Framework, unseen, preset: self.options.preset }
     }
 
     /// The node's inputs and output; what depends on positions by segment, since each forward call

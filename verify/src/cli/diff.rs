@@ -9,7 +9,7 @@ use assay_reference::trace::Trace;
 use clap::Args;
 
 use super::{FINDINGS, JsonArgs, PASS, SKIPPED, progress, say};
-use crate::diff;
+use crate::diff::{self, DiffOptions};
 use crate::report::{Envelope, text, write_json};
 
 /// What to diff.
@@ -39,11 +39,16 @@ pub(super) fn run(args: &DiffArgs) -> anyhow::Result<u8> {
     let preset = args.preset.as_deref().map(Preset::named).transpose()?;
     let trace = Trace::open(&args.trace)?;
     let bar = progress::bar(0);
-    let report = diff::diff(&checkpoint, &trace, preset, &mut |i, n, probe| {
-        bar.set_length(n as u64);
-        bar.set_position(i as u64);
-        bar.set_message(probe.to_string());
-    })?;
+    let report = diff::diff(
+        &checkpoint,
+        &trace,
+        DiffOptions { preset, unseen: true },
+        &mut |i, n, probe| {
+            bar.set_length(n as u64);
+            bar.set_position(i as u64);
+            bar.set_message(probe.to_string());
+        },
+    )?;
     bar.finish_and_clear();
     args.json.say(&text::diff(&report, args.all));
     let (code, result) = if !report.findings().is_empty() {
