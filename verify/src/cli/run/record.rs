@@ -62,12 +62,10 @@ struct Columns {
     width: usize,
 }
 
-/// The columns of all ranks side by side.
-fn joined(mut ranks: BTreeMap<usize, Columns>) -> Columns {
-    if ranks.len() == 1
-        && let Some((_, only)) = ranks.pop_first()
-    {
-        return only;
+/// The columns of all ranks side by side, unless they were recorded together.
+fn joined(mut ranks: BTreeMap<Option<usize>, Columns>) -> Columns {
+    if let Some(whole) = ranks.remove(&None) {
+        return whole;
     }
     let parts: Vec<Columns> = ranks.into_values().collect();
     let rows = parts[0].data.len() / parts[0].width;
@@ -82,8 +80,8 @@ fn joined(mut ranks: BTreeMap<usize, Columns>) -> Columns {
 #[derive(Debug)]
 pub(super) struct Recorder<'s> {
     selection: &'s Selection,
-    /// By probe, then by rank: a layer's columns may be those of several.
-    probes: BTreeMap<String, BTreeMap<usize, Columns>>,
+    /// By probe, then by rank: a layer's columns may be those of several. `None` is all of them.
+    probes: BTreeMap<String, BTreeMap<Option<usize>, Columns>>,
     segments: Vec<(usize, usize)>,
 }
 
@@ -99,16 +97,12 @@ impl<'s> Recorder<'s> {
             self.segments.push((start, start + x.len() / node.width));
         }
         let rank = match node.share {
-            Share::Whole => 0,
-            Share::Columns { rank, copies } if rank % copies == 0 => rank,
+            Share::Whole => None,
+            Share::Columns { rank, copies } if rank % copies == 0 => Some(rank),
             Share::Columns { .. } | Share::Term => return,
         };
         if self.selection.has(node.layer_probe()) {
             let ranks = self.probes.entry(node.layer_probe().to_string()).or_default();
-            if node.share == Share::Whole {
-                // What was gathered from the ranks stands for their parts.
-                ranks.retain(|&r, c| r == 0 && c.width == node.width);
-            }
             let new = || Columns { data: Vec::new(), view: node.view, width: node.width };
             ranks.entry(rank).or_insert_with(new).data.extend(x.iter().map(|v| v.value()));
         }
