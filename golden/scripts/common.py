@@ -78,7 +78,7 @@ def layer_of(probe):
     return int(probe.split(".")[1]) if probe.startswith("layers.") else None
 
 
-def write_trace(folder, tensors, *, producer, dtype, architecture, tokens, layers, notes):
+def write_trace(folder, tensors, *, producer, dtype, architecture, tokens, layers, notes, segments=None):
     """Write a version 1 trace: manifest.json, global.safetensors and one file a layer."""
     files = {None: "global.safetensors", **{n: f"layer-{n:05}.safetensors" for n in range(layers)}}
     for layer, name in files.items():
@@ -99,7 +99,7 @@ def write_trace(folder, tensors, *, producer, dtype, architecture, tokens, layer
             "dtype": dtype,
             "architecture": architecture,
             "tokens": tokens,
-            "segments": [[0, len(tokens)]],
+            "segments": segments or [[0, len(tokens)]],
             "layers": layers,
             "files": list(files.values()),
             "notes": notes,

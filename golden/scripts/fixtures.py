@@ -26,15 +26,26 @@ class Fixture:
         return ["scripts/" + self.script, *self.names, "--out", out]
 
 
+def tiny_paths(name):
+    return ("checkpoints/" + name, *(f"traces/{name}/{dtype}" for dtype in ("f64", "f32", "bf16")))
+
+
+def breadth(name, seed, about):
+    """A checkpoint of breadth.py and its traces."""
+    return Fixture(
+        "breadth.py", (name,), "transformers", seed, ("checkpoints/" + name, "traces/" + name), "seeded " + about
+    )
+
+
 FIXTURES = {
     "tiny-qwen2": Fixture(
         "tiny.py", ("tiny-qwen2",), "transformers", 2002,
-        ("checkpoints/tiny-qwen2", "traces/tiny-qwen2"),
+        tiny_paths("tiny-qwen2"),
         "seeded Qwen2, untied, two shards, transformers 4 spelling; traces f64, f32, bf16",
     ),
     "tiny-qwen3": Fixture(
         "tiny.py", ("tiny-qwen3",), "transformers", 3003,
-        ("checkpoints/tiny-qwen3", "traces/tiny-qwen3"),
+        tiny_paths("tiny-qwen3"),
         "seeded Qwen3, tied, one file, transformers 5 spelling; traces f64, f32, bf16",
     ),
     "faults": Fixture(
@@ -52,6 +63,29 @@ FIXTURES = {
             "checkpoints/trained-qwen3/generation_config.json",
             "checkpoints/trained-qwen3/model.safetensors",
         ),
+    ),
+    "tiny-f16": Fixture(
+        "tiny_f16.py", (), "transformers", 0,
+        ("traces/tiny-qwen2/f16", "traces/tiny-qwen3/f16"),
+        "f16 traces of the committed tiny-qwen2 and tiny-qwen3",
+    ),
+    "gqa7-qwen2": breadth("gqa7-qwen2", 7000, "Qwen2, 14 heads to 2, 331 ids, transformers 4 spelling; f64, bf16"),
+    "moe-qwen3": breadth("moe-qwen3", 7021, "Qwen3-MoE, layer 0 dense, norm_topk_prob false; f64, bf16, f16"),
+    "moe-norm-qwen3": breadth(
+        "moe-norm-qwen3", 7002, "Qwen3-MoE, norm_topk_prob true, transformers 4 spelling; f64, bf16, f16"
+    ),
+    "yarn-qwen3": breadth("yarn-qwen3", 7003, "Qwen3, YaRN, default attention factor, 5 heads to 1; f64, bf16"),
+    "yarn-attn-qwen2": breadth(
+        "yarn-attn-qwen2", 7005, "Qwen2, YaRN, explicit attention factor and betas, transformers 4 spelling; f64, bf16, f16"
+    ),
+    "linear-qwen3": breadth("linear-qwen3", 7006, "Qwen3, linear RoPE scaling, transformers 4 spelling; f64, bf16"),
+    "dynamic-qwen3": breadth("dynamic-qwen3", 7007, "Qwen3, dynamic RoPE scaling, three calls over one cache; f64, bf16"),
+    "window-qwen2": breadth("window-qwen2", 7004, "Qwen2, layers 1 and 2 of 3 with a sliding window of 5; f64, bf16"),
+    "window-off-qwen2": breadth(
+        "window-off-qwen2", 7004, "window-qwen2 with its window switched off, transformers 4 spelling; f64, bf16"
+    ),
+    "long-qwen3": breadth(
+        "long-qwen3", 7008, "Qwen3, 300 tokens in three calls, layer outputs and logits only; f64, bf16"
     ),
     "gptq-layers": Fixture(
         "gptq_layers.py", (), "gptq", 5005,
