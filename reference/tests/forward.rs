@@ -9,3 +9,5 @@ mod generation;
 mod golden;
 #[path = "forward/support.rs"]
 mod support;
+#[path = "forward/parallel.rs"]
+mod parallel;
