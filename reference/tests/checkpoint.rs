@@ -2,6 +2,8 @@
 
 #[path = "checkpoint/config.rs"]
 mod config;
+#[path = "checkpoint/fuzz.rs"]
+mod fuzz;
 #[path = "checkpoint/golden.rs"]
 mod golden;
 #[path = "checkpoint/gptq.rs"]

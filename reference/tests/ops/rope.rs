@@ -197,15 +197,21 @@ fn scaled_cases() -> impl Iterator<Item = Setup<Rope>> {
         yarn(4096),
         yarn(32768),
     ];
-    scalings.into_iter().flat_map(|scaling| {
+    // At position 0 a bf16 rope stores what it is given: here, half-way between two bf16 numbers.
+    let tie = Tensor::from_f64(Dtype::F32, &[1, 1, 4], &[257.0, -259.0, 1.0, 0.0]);
+    let stored = |x: Tensor, positions: &[i32], scaling: Scaling| {
+        let mut s = turned(x, positions, 1e6, Angle::F32);
+        s.params.scaling = scaling;
+        s.policy = Rope::policy(Dtype::Bf16);
+        s
+    };
+    let random = scalings.into_iter().flat_map(move |scaling| {
         (0..3).map(move |seed| {
             let x = Draw::new(seed).tensor(Dtype::Bf16, &[5, 2, 64], 1.0);
-            let mut s = turned(x, &[2, 7, 40, 300, 3000], 1e6, Angle::F32);
-            s.params.scaling = scaling;
-            s.policy = Rope::policy(Dtype::Bf16);
-            s
+            stored(x, &[2, 7, 40, 300, 3000], scaling)
         })
-    })
+    });
+    random.chain([stored(tie, &[0], Scaling::Linear { factor: 4.0 })])
 }
 
 #[test]
@@ -235,8 +241,14 @@ fn faults_of_scaling_fit_the_case() {
     assert!(has(dynamic, 9, "scaling_ignored"));
     assert!(!has(dynamic, 7, "scaling_ignored"), "8 positions need no scaling");
     assert!(has(yarn(4096), 9, "yarn_as_linear") && has(yarn(4096), 9, "yarn_ramp_not_truncated"));
-    // Over a context of one position every frequency is interpolated: there is no ramp.
-    assert!(!has(yarn(1), 9, "yarn_as_linear") && has(yarn(1), 9, "scaling_ignored"));
+    let Scaling::Yarn(constants) = yarn(4096) else { unreachable!("a YaRN") };
+    let idle = Scaling::Yarn(Yarn { factor: 1.0, attention_factor: 1.0, ..constants });
+    for slug in ["scaling_ignored", "attention_factor_ignored", "attention_factor_squared", "yarn_as_linear", "yarn_ramp_not_truncated"] {
+        assert!(!has(idle, 9, slug) && has(yarn(4096), 9, slug), "{slug}");
+    }
+    // A ramp that is not truncated cannot miss it.
+    let whole = Scaling::Yarn(Yarn { truncate: false, ..constants });
+    assert!(!has(whole, 9, "yarn_ramp_not_truncated"));
 }
 
 /// `base=fixed` is what a call over the whole extended context does.
