@@ -41,13 +41,14 @@ pub(super) fn check_size(config: &Config, files: &Files) -> Result<()> {
     if least <= FAR_OFF * (held + 1) {
         return Ok(());
     }
-    let experts = config.moe.as_ref();
-    let experts = experts.map_or(String::new(), |m| format!(" of {} experts", m.num_experts));
+    let experts = config.moe.as_ref().map_or(String::new(), |moe| {
+        format!(" and `num_experts` {}", moe.num_experts)
+    });
     Err(Error::file(
         files.dir().join("config.json"),
         format!(
-            "`num_hidden_layers` is {}, and so many layers{experts} have {least} tensors or more, \
-             but the files hold {held}{}: the config does not belong to these weights",
+            "`num_hidden_layers` {}{experts} ask for {least} tensors or more, but the files hold \
+             {held}{}: the config does not belong to these weights",
             config.num_hidden_layers,
             hints(config, files)
         ),

@@ -95,7 +95,6 @@ fn a_wrong_file_is_refused_with_the_tensor_or_the_file() {
 #[test]
 fn values_of_every_type_are_refused_or_change_nothing() {
     let (model, index) = sharded();
-    let name = "model.norm.weight";
     for value in values() {
         for place in ["/weight_map", "/metadata", "/metadata/total_size", "/weight_map/model.norm.weight"] {
             let mut wrong = index.clone();
@@ -103,7 +102,7 @@ fn values_of_every_type_are_refused_or_change_nothing() {
             let outcome = open(&model, wrong.to_string());
             if place.starts_with("/weight_map") {
                 let text = outcome.expect_err("not a map of files");
-                assert!(text.contains("weight_map") || text.contains(name), "{text}");
+                assert!(text.contains("weight_map") || text.contains("tensor `"), "{text}");
             }
         }
         let mut more = index.clone();
