@@ -153,7 +153,8 @@ impl Tensor {
         }
         let inner = self.shape[axis + 1..].iter().product::<usize>() * self.dtype.size();
         let row = self.shape[axis] * inner;
-        let mut bytes = Vec::with_capacity(self.bytes().len() / self.shape[axis].max(1) * range.len());
+        let mut bytes =
+            Vec::with_capacity(self.bytes().len() / self.shape[axis].max(1) * range.len());
         for chunk in self.bytes().chunks(row.max(1)) {
             bytes.extend_from_slice(&chunk[range.start * inner..range.end * inner]);
         }

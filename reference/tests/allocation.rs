@@ -30,7 +30,10 @@ fn count(bytes: usize) {
     let _ = ASKED.try_with(|asked| asked.set(asked.get().saturating_add(bytes)));
 }
 
-#[expect(unsafe_code, reason = "an allocator is unsafe by nature: this one passes on to the system's")]
+#[expect(
+    unsafe_code,
+    reason = "an allocator is unsafe by nature: this one passes on to the system's"
+)]
 // SAFETY: every call goes to the system's allocator unchanged.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
@@ -96,19 +99,50 @@ fn hostile_headers_ask_for_no_more_than_their_bytes() {
     let entry = |name: &str, shape: &str, end: u64| {
         format!("\"{name}\":{{\"dtype\":\"U8\",\"shape\":{shape},\"data_offsets\":[0,{end}]}}")
     };
-    let many = |n: usize| (0..n).map(|i| entry(&format!("{i}"), "[0]", 0)).collect::<Vec<_>>().join(",");
+    let many =
+        |n: usize| (0..n).map(|i| entry(&format!("{i}"), "[0]", 0)).collect::<Vec<_>>().join(",");
     let mut files: Vec<(&str, Vec<u8>)> = vec![
         ("a huge tensor", raw(&format!("{{{}}}", entry("t", "[1099511627776]", 1 << 40)), 0)),
         ("a huge shape", raw(&format!("{{{}}}", entry("t", &format!("[{max},{max}]"), max)), 0)),
-        ("an empty tensor of huge shape", raw(&format!("{{{}}}", entry("t", &format!("[0,{max}]"), 0)), 0)),
-        ("many dimensions", raw(&format!("{{\"t\":{{\"dtype\":\"U8\",\"shape\":[{}1]", "1,".repeat(100_000)), 0)),
+        (
+            "an empty tensor of huge shape",
+            raw(&format!("{{{}}}", entry("t", &format!("[0,{max}]"), 0)), 0),
+        ),
+        (
+            "many dimensions",
+            raw(&format!("{{\"t\":{{\"dtype\":\"U8\",\"shape\":[{}1]", "1,".repeat(100_000)), 0),
+        ),
         ("many tensors", raw(&format!("{{{}}}", many(3000)), 0)),
-        ("many tensors, the last one wrong", raw(&format!("{{{},{}}}", many(3000), entry("x", "[1]", 2)), 2)),
+        (
+            "many tensors, the last one wrong",
+            raw(&format!("{{{},{}}}", many(3000), entry("x", "[1]", 2)), 2),
+        ),
         ("deep", raw(&format!("{{\"t\":{}", "[".repeat(100_000)), 0)),
         ("a long name", raw(&format!("{{{}}}", entry(&"n".repeat(100_000), "[1]", 9)), 1)),
-        ("a long name of controls", raw(&format!("{{{}}}", entry(&"\\u0001".repeat(20_000), "[1]", 1)), 1)),
-        ("a long dtype", raw(&format!("{{\"t\":{{\"dtype\":\"{}\",\"shape\":[],\"data_offsets\":[0,1]}}}}", "F".repeat(100_000)), 1)),
-        ("much metadata", raw(&format!("{{\"__metadata__\":{{{}\"x\":\"\"}}}}", (0..5000).map(|i| format!("\"{i}\":\"\",")).collect::<String>()), 0)),
+        (
+            "a long name of controls",
+            raw(&format!("{{{}}}", entry(&"\\u0001".repeat(20_000), "[1]", 1)), 1),
+        ),
+        (
+            "a long dtype",
+            raw(
+                &format!(
+                    "{{\"t\":{{\"dtype\":\"{}\",\"shape\":[],\"data_offsets\":[0,1]}}}}",
+                    "F".repeat(100_000)
+                ),
+                1,
+            ),
+        ),
+        (
+            "much metadata",
+            raw(
+                &format!(
+                    "{{\"__metadata__\":{{{}\"x\":\"\"}}}}",
+                    (0..5000).map(|i| format!("\"{i}\":\"\",")).collect::<String>()
+                ),
+                0,
+            ),
+        ),
         ("unknown fields", raw(&format!("{{\"t\":{{\"{}\":1}}}}", "u".repeat(100_000)), 0)),
     ];
     for lie in [1 << 20, 99_999_999, 100_000_001, 1 << 40, u64::MAX] {
@@ -133,7 +167,8 @@ fn tensors_are_not_copied() {
     std::fs::write(&path, raw(header, 0)).expect("writable");
     let file = std::fs::OpenOptions::new().write(true).open(&path).expect("a file");
     file.set_len(8 + header.len() as u64 + (64 << 20)).expect("sparse");
-    let shard = bounded("a large tensor", header.len(), || Shard::open(&path)).expect("a valid file");
+    let shard =
+        bounded("a large tensor", header.len(), || Shard::open(&path)).expect("a valid file");
     assert_eq!(shard.data_bytes(), 64 << 20);
 }
 
@@ -148,7 +183,10 @@ fn hostile_json_asks_for_no_more_than_its_bytes() {
         format!("{{{}\"z\":0}}", (0..20_000).map(|i| format!("\"{i}\":0,")).collect::<String>()),
         format!("{{\"a\":\"{}\"}}", "\\u0001".repeat(20_000)),
         format!("{{\"architectures\":[{}\"x\"]}}", "\"\",".repeat(50_000)),
-        format!("{{\"weight_map\":{{{}\"z\":\"z.safetensors\"}}}}", (0..20_000).map(|i| format!("\"{i}\":\"{i}.safetensors\",")).collect::<String>()),
+        format!(
+            "{{\"weight_map\":{{{}\"z\":\"z.safetensors\"}}}}",
+            (0..20_000).map(|i| format!("\"{i}\":\"{i}.safetensors\",")).collect::<String>()
+        ),
         "[".repeat(100_000),
         "{\"a\":".repeat(100_000),
     ];
@@ -183,7 +221,9 @@ fn hostile_configs_ask_for_no_more_than_the_folders_bytes() {
     };
     put("model.embed_tokens.weight", &[4, 2]);
     put("model.norm.weight", &[2]);
-    for norm in ["input_layernorm", "post_attention_layernorm", "self_attn.q_norm", "self_attn.k_norm"] {
+    for norm in
+        ["input_layernorm", "post_attention_layernorm", "self_attn.q_norm", "self_attn.k_norm"]
+    {
         put(&format!("model.layers.0.{norm}.weight"), &[2]);
     }
     for m in ["q_proj", "k_proj", "v_proj", "o_proj"] {

@@ -7,7 +7,7 @@ mod bitwise;
 mod generation;
 #[path = "forward/golden.rs"]
 mod golden;
-#[path = "forward/support.rs"]
-mod support;
 #[path = "forward/parallel.rs"]
 mod parallel;
+#[path = "forward/support.rs"]
+mod support;

@@ -112,7 +112,10 @@ impl Op for MoeExperts {
     const ARGS: &'static [ArgSpec] = &[
         ArgSpec::new("x", "[T, H] activations"),
         ArgSpec::new("routing", "[T, E] weights, 0 where not chosen"),
-        ArgSpec::new("experts.*", "the tensors of E experts: experts.0.gate_proj.weight [I, H] ..."),
+        ArgSpec::new(
+            "experts.*",
+            "the tensors of E experts: experts.0.gate_proj.weight [I, H] ...",
+        ),
     ];
     const POINTS: &'static [&'static str] =
         &["gate_up", "silu", "product", "down", "scaled", "sum", "output"];
@@ -211,18 +214,28 @@ impl Op for MoeExperts {
                 edit(&mut s.params);
             }));
         };
-        fault("A210", "unweighted", "expert outputs are added without their routing weights", |p| {
-            p.weighting = Weighting::One;
-        });
+        fault(
+            "A210",
+            "unweighted",
+            "expert outputs are added without their routing weights",
+            |p| {
+                p.weighting = Weighting::One;
+            },
+        );
         fault("A211", "weighted_twice", "routing weights are multiplied in twice", |p| {
             p.weighting = Weighting::Squared;
         });
         fault("A212", "operands_swapped", "silu(up) * gate: the operands are swapped", |p| {
             p.swapped = true;
         });
-        fault("A213", "last_expert_dropped", "the chosen expert of the highest index is left out", |p| {
-            p.last_dropped = true;
-        });
+        fault(
+            "A213",
+            "last_expert_dropped",
+            "the chosen expert of the highest index is left out",
+            |p| {
+                p.last_dropped = true;
+            },
+        );
         if experts(tensors) > 1 {
             fault("A214", "expert_off_by_one", "each expert uses the next one's weights", |p| {
                 p.shift = 1;

@@ -118,10 +118,9 @@ impl<'c, R: Real> Forward<'c, R> {
                         let data = self.history[probe].clone();
                         Arg::Made { shape: view.shape(data.len() / width, width), data }
                     }
-                    Source::Weight(_)
-                    | Source::Part(..)
-                    | Source::Tokens
-                    | Source::Positions => continue,
+                    Source::Weight(_) | Source::Part(..) | Source::Tokens | Source::Positions => {
+                        continue;
+                    }
                 };
                 inputs = inputs.with(arg, made);
             }

@@ -459,8 +459,7 @@ impl Builder<'_> {
                 vec![("x".into(), probe(x)), ("routing".into(), probe(&routing))];
             for e in 0..experts {
                 for module in EXPERT {
-                    let split =
-                        if module == "down_proj" { Split::Row } else { Split::Column };
+                    let split = if module == "down_proj" { Split::Row } else { Split::Column };
                     let cut = shard::dense("weight", split, rank.part(width));
                     let name = format!("{prefix}.experts.{e}.{module}.weight");
                     let arg = format!("experts.{e}.{module}.weight");

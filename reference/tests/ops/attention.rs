@@ -151,14 +151,16 @@ fn the_first_query_of_a_prompt_copies_the_first_value() {
 /// Windows with a cache and without, narrower than every tile of a kernel and wider.
 #[test]
 fn every_fault_of_a_window_shows() {
-    let cases = [(1usize, 40, 20), (6, 40, 3), (20, 20, 9), (30, 90, 70)].into_iter().flat_map(|(t, s, w)| {
-        (0..3).map(move |seed| {
-            let n = Heads { t, s, hq: 4, hkv: 2, d: 16, window: Some(w) };
-            let mut s = drawn(n, seed, Dtype::Bf16, 1.5);
-            s.policy = Attention::policy(Dtype::Bf16);
-            s
-        })
-    });
+    let cases = [(1usize, 40, 20), (6, 40, 3), (20, 20, 9), (30, 90, 70)].into_iter().flat_map(
+        |(t, s, w)| {
+            (0..3).map(move |seed| {
+                let n = Heads { t, s, hq: 4, hkv: 2, d: 16, window: Some(w) };
+                let mut s = drawn(n, seed, Dtype::Bf16, 1.5);
+                s.policy = Attention::policy(Dtype::Bf16);
+                s
+            })
+        },
+    );
     every_window_fault_shows(cases);
 }
 
@@ -179,6 +181,12 @@ fn every_window_fault_shows(cases: impl Iterator<Item = Setup<Attention>>) {
             assert!(shows, "{fault:?} {} changes nothing: {:?}", fault.key, case.params.window);
         }
     }
-    let want = ["first_key_dropped", "window_honoured", "window_ignored", "window_one_narrower", "window_one_wider"];
+    let want = [
+        "first_key_dropped",
+        "window_honoured",
+        "window_ignored",
+        "window_one_narrower",
+        "window_one_wider",
+    ];
     assert_eq!(slugs.into_iter().collect::<Vec<_>>(), want);
 }

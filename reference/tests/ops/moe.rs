@@ -48,15 +48,15 @@ pub(crate) fn mixture(n: Shape, seed: u64, dtype: Dtype) -> Setup<MoeExperts> {
     }
     let routing = Tensor::from_f64(dtype, &[n.t, n.e], &weights);
     let x = draw.tensor(dtype, &[n.t, n.h], 1.0);
-    let mut s = setup::<MoeExperts, 2>(
-        moe_experts::Params::default(),
-        [("x", x), ("routing", routing)],
-    );
+    let mut s =
+        setup::<MoeExperts, 2>(moe_experts::Params::default(), [("x", x), ("routing", routing)]);
     s.policy = MoeExperts::policy(Dtype::F64);
     for e in 0..n.e {
-        for (module, shape) in
-            [("gate_proj", [n.width, n.h]), ("up_proj", [n.width, n.h]), ("down_proj", [n.h, n.width])]
-        {
+        for (module, shape) in [
+            ("gate_proj", [n.width, n.h]),
+            ("up_proj", [n.width, n.h]),
+            ("down_proj", [n.h, n.width]),
+        ] {
             let w = draw.tensor(dtype, &shape, 0.5);
             s.tensors.insert(format!("experts.{e}.{module}.weight"), w);
         }

@@ -104,7 +104,13 @@ pub(crate) fn yarn_frequencies(theta: f64, d: usize, y: Yarn) -> Vec<f64> {
     let plain = inverse_frequencies(theta, d);
     let mix = |i: usize| {
         let t = (i as f64 - first) / (last - first);
-        let t = if t < 0.0 { 0.0 } else if t > 1.0 { 1.0 } else { t };
+        let t = if t < 0.0 {
+            0.0
+        } else if t > 1.0 {
+            1.0
+        } else {
+            t
+        };
         t * (plain[i] / y.factor) + (1.0 - t) * plain[i]
     };
     (0..d / 2).map(mix).collect()
@@ -198,7 +204,8 @@ pub(crate) fn attention(q: &[f64], k: &[f64], v: &[f64], n: Heads, scale: f64) -
             let kv = h / (n.hq / n.hkv);
             let key = |j: usize, i: usize| (j * n.hkv + kv) * n.d + i;
             let end = n.s - n.t + t + 1;
-            let start = if n.window.is_some_and(|w| w < end) { end - n.window.unwrap_or(0) } else { 0 };
+            let start =
+                if n.window.is_some_and(|w| w < end) { end - n.window.unwrap_or(0) } else { 0 };
             let mut scores = Vec::new();
             let mut terms: f64 = 0.0;
             for j in start..end {
@@ -267,7 +274,9 @@ pub(crate) fn moe_route(logits: &[f64], e: usize, k: usize, normalise: bool) -> 
         }
         let sum: f64 = (0..e).filter(|&i| taken[i]).map(|i| p[i].0).sum();
         let by = if normalise { sum } else { 1.0 };
-        out.extend((0..e).map(|i| if taken[i] { (p[i].0 / by, 2.0 * p[i].1 / by) } else { (0.0, 0.0) }));
+        out.extend(
+            (0..e).map(|i| if taken[i] { (p[i].0 / by, 2.0 * p[i].1 / by) } else { (0.0, 0.0) }),
+        );
     }
     out
 }

@@ -28,7 +28,8 @@ fn drawn(n: usize, shape: &[usize], seed: u64, dtype: Dtype) -> Setup<AllReduce>
 /// A row-parallel layer of whole numbers, of which every sum is exact in any basis.
 fn whole_numbers(m: usize, k: usize, n: usize, seed: u64, bias: bool) -> Setup<Matmul> {
     let mut draw = Draw::new(seed);
-    let mut integers = |shape: &[usize], sd: f64| draw.tensor(Dtype::Bf16, shape, sd).map(|_, v| v.round());
+    let mut integers =
+        |shape: &[usize], sd: f64| draw.tensor(Dtype::Bf16, shape, sd).map(|_, v| v.round());
     let (x, w) = (integers(&[m, k], 4.0), integers(&[n, k], 4.0));
     let params = matmul::Params { row_parallel: true, ..Default::default() };
     let mut s = setup::<Matmul, 2>(params, [("x", x), ("weight", w)]);
@@ -210,9 +211,11 @@ fn the_bias_of_a_row_parallel_matmul_is_added_once() {
                 wrong.params.bias = Bias::Times(n);
                 let y = whole::<_, f64>(&wrong);
                 let extra = (n - 1) as f64;
-                assert!(y.iter().enumerate().all(|(i, y)| {
-                    (y - once[i] - extra * bias[i % 12]).abs() <= 1e-11
-                }));
+                assert!(
+                    y.iter()
+                        .enumerate()
+                        .all(|(i, y)| { (y - once[i] - extra * bias[i % 12]).abs() <= 1e-11 })
+                );
             }
         }
     }
@@ -251,5 +254,9 @@ fn parts_that_do_not_fit_are_refused_by_name() {
     let text = AllReduce::check(&gap.params, &gap.tensors).expect_err("refused").to_string();
     assert!(text.contains("part.2"), "{text}");
     // The output of a scalar has one column.
-    assert_eq!(bits(&whole::<_, f64>(&parts::<AllReduce>(all_reduce::Params::default(), vec![f(&[])]))).len(), 1);
+    assert_eq!(
+        bits(&whole::<_, f64>(&parts::<AllReduce>(all_reduce::Params::default(), vec![f(&[])])))
+            .len(),
+        1
+    );
 }

@@ -234,7 +234,8 @@ fn faults_of_scaling_fit_the_case() {
         let faults = Rope::faults(&s.params, &s.tensors);
         faults.into_iter().map(|f| f.slug).collect::<Vec<_>>()
     };
-    let has = |scaling: Scaling, position: i32, slug: &str| slugs(scaling, position).contains(&slug);
+    let has =
+        |scaling: Scaling, position: i32, slug: &str| slugs(scaling, position).contains(&slug);
     assert!(has(Scaling::Linear { factor: 2.0 }, 9, "scaling_ignored"));
     assert!(!has(Scaling::Linear { factor: 1.0 }, 9, "scaling_ignored"));
     let dynamic = Scaling::Dynamic { factor: 2.0, max_position: 8 };
@@ -243,7 +244,13 @@ fn faults_of_scaling_fit_the_case() {
     assert!(has(yarn(4096), 9, "yarn_as_linear") && has(yarn(4096), 9, "yarn_ramp_not_truncated"));
     let Scaling::Yarn(constants) = yarn(4096) else { unreachable!("a YaRN") };
     let idle = Scaling::Yarn(Yarn { factor: 1.0, attention_factor: 1.0, ..constants });
-    for slug in ["scaling_ignored", "attention_factor_ignored", "attention_factor_squared", "yarn_as_linear", "yarn_ramp_not_truncated"] {
+    for slug in [
+        "scaling_ignored",
+        "attention_factor_ignored",
+        "attention_factor_squared",
+        "yarn_as_linear",
+        "yarn_ramp_not_truncated",
+    ] {
         assert!(!has(idle, 9, slug) && has(yarn(4096), 9, slug), "{slug}");
     }
     // A ramp that is not truncated cannot miss it.

@@ -31,7 +31,10 @@ pub(super) fn read(
     if architecture != Architecture::Qwen3Moe {
         return Ok(None);
     }
-    let num_experts = match (f.integer("num_experts", 1..=1 << 12)?, f.integer("num_local_experts", 1..=1 << 12)?) {
+    let num_experts = match (
+        f.integer("num_experts", 1..=1 << 12)?,
+        f.integer("num_local_experts", 1..=1 << 12)?,
+    ) {
         (Some(a), Some(b)) if a != b => {
             return Err(f.error(
                 "num_experts",

@@ -4,8 +4,8 @@
 //! It counts when `use_sliding_window` is true, in the layers from `max_window_layers` on, or in those
 //! that `layer_types` (transformers 5) calls `sliding_attention`.
 
-use super::fields::Fields;
 use super::Architecture;
+use super::fields::Fields;
 use crate::error::Result;
 
 /// Keys that each layer's queries see, their own included; `None` is all.

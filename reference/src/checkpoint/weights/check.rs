@@ -41,9 +41,10 @@ pub(super) fn check_size(config: &Config, files: &Files) -> Result<()> {
     if least <= FAR_OFF * (held + 1) {
         return Ok(());
     }
-    let experts = config.moe.as_ref().map_or(String::new(), |moe| {
-        format!(" and `num_experts` {}", moe.num_experts)
-    });
+    let experts = config
+        .moe
+        .as_ref()
+        .map_or(String::new(), |moe| format!(" and `num_experts` {}", moe.num_experts));
     Err(Error::file(
         files.dir().join("config.json"),
         format!(

@@ -34,7 +34,12 @@ fn windows(params: &Params, s: usize) -> Vec<Fault<Attention>> {
         Fault::new(code, slug, detail, move |s: &mut S| s.params.window = window)
     };
     let mut faults = vec![
-        fault("A156", "window_ignored", format!("keys behind the window of {window} are seen"), None),
+        fault(
+            "A156",
+            "window_ignored",
+            format!("keys behind the window of {window} are seen"),
+            None,
+        ),
         fault(
             "A157",
             "window_one_wider",

@@ -199,7 +199,11 @@ impl Op for Attention {
             return Err(Error::arg(Self::NAME, "k", what));
         }
         if params.window == Some(0) {
-            return Err(Error::arg(Self::NAME, "window", "is 0: a query sees at least its own key"));
+            return Err(Error::arg(
+                Self::NAME,
+                "window",
+                "is 0: a query sees at least its own key",
+            ));
         }
         if !params.scale.is_finite() {
             return Err(Error::arg(Self::NAME, "scale", format!("is {}", params.scale)));

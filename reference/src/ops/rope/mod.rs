@@ -18,8 +18,8 @@ mod scaling;
 
 use serde::{Deserialize, Serialize};
 
-pub use self::scaling::{Scaling, Yarn, mscale};
 use self::scaling::{Frequency, frequencies};
+pub use self::scaling::{Scaling, Yarn, mscale};
 use super::{
     ArgSpec, Fault, Inputs, Knob, Op, Out, OutSpec, Residual, Setup, Tensors, Tile, gain_faults,
     need, store_faults,
@@ -138,9 +138,10 @@ fn table<R: Real>(
     let f32_ = Rounding::nearest(Dtype::F32);
     let (u, u64) = (f32_.dtype.unit_roundoff(), Dtype::F64.unit_roundoff());
     let p = (position + params.offset) as f64;
-    let factor = (0..params.attention_factor_power)
-        .fold(1.0, |f, _| f * params.scaling.attention_factor());
-    let table_u = if params.angle == Angle::F64 && policy.acc.dtype == Dtype::F64 { u64 } else { u };
+    let factor =
+        (0..params.attention_factor_power).fold(1.0, |f, _| f * params.scaling.attention_factor());
+    let table_u =
+        if params.angle == Angle::F64 && policy.acc.dtype == Dtype::F64 { u64 } else { u };
     // The factor is a constant of the arithmetic, rounded, and so is its product.
     let factor_error = if factor == 1.0 { 0.0 } else { 2.0 * table_u };
     let (mut cos, mut sin) =

@@ -83,7 +83,12 @@ pub(super) struct Frequency {
 ///
 /// Powers and reciprocals are off by up to 3 u (a power by 2 units, its reciprocal by half of one);
 /// each further operation adds u. theta^0 is exactly 1.
-pub(super) fn frequencies(scaling: &Scaling, theta: f64, d: usize, seq_len: usize) -> Vec<Frequency> {
+pub(super) fn frequencies(
+    scaling: &Scaling,
+    theta: f64,
+    d: usize,
+    seq_len: usize,
+) -> Vec<Frequency> {
     let base = match *scaling {
         Scaling::Dynamic { factor, max_position } => {
             let len = seq_len.max(max_position) as f64;
@@ -137,7 +142,11 @@ impl Scaling {
     /// Checks the constants.
     pub(super) fn check(&self, d: usize) -> Result<(), String> {
         let positive = |name: &str, x: f64| {
-            if x.is_finite() && x > 0.0 { Ok(()) } else { Err(format!("{name} must be > 0, is {x}")) }
+            if x.is_finite() && x > 0.0 {
+                Ok(())
+            } else {
+                Err(format!("{name} must be > 0, is {x}"))
+            }
         };
         match *self {
             Scaling::Default => Ok(()),

@@ -37,7 +37,10 @@ fn valid() -> Vec<Object> {
     );
     let mut scaled = Model::qwen3().config;
     scaled.insert("rope_scaling".into(), json!({ "type": "linear", "factor": 2.0 }));
-    scaled.insert("rope_parameters".into(), json!({ "rope_theta": 1e6, "rope_type": "linear", "factor": 2.0 }));
+    scaled.insert(
+        "rope_parameters".into(),
+        json!({ "rope_theta": 1e6, "rope_type": "linear", "factor": 2.0 }),
+    );
     scaled.insert("attention_bias".into(), json!(true));
     vec![Model::qwen2().config, Model::qwen3().config, window, typed, five, scaled, moe()]
 }
@@ -163,11 +166,19 @@ fn swapped_fields_are_refused_by_name_or_read_right() {
 /// Fields of a scaling, one level down.
 #[test]
 fn fields_of_rope_objects_are_refused_by_name_or_read_right() {
-    for (config, outer) in valid().into_iter().flat_map(|c| {
-        ["rope_parameters", "rope_scaling"].map(|name| (c.clone(), name))
-    }) {
+    for (config, outer) in valid()
+        .into_iter()
+        .flat_map(|c| ["rope_parameters", "rope_scaling"].map(|name| (c.clone(), name)))
+    {
         let Some(Value::Object(inner)) = config.get(outer).cloned() else { continue };
-        let more = ["mscale", "mscale_all_dim", "partial_rotary_factor", "low_freq_factor", "type", "truncate"];
+        let more = [
+            "mscale",
+            "mscale_all_dim",
+            "partial_rotary_factor",
+            "low_freq_factor",
+            "type",
+            "truncate",
+        ];
         for field in inner.keys().map(String::as_str).chain(more) {
             for value in values() {
                 let mut changed = config.clone();
@@ -186,11 +197,23 @@ fn fields_of_rope_objects_are_refused_by_name_or_read_right() {
 fn spellings_that_disagree_are_refused() {
     for (field, value, names) in [
         ("dtype", json!("float16"), ["`dtype`", "`torch_dtype`"]),
-        ("rope_parameters", json!({ "rope_theta": 1e4 }), ["`rope_theta`", "`rope_parameters.rope_theta`"]),
-        ("rope_scaling", json!({ "rope_theta": 1e4 }), ["`rope_theta`", "`rope_scaling.rope_theta`"]),
+        (
+            "rope_parameters",
+            json!({ "rope_theta": 1e4 }),
+            ["`rope_theta`", "`rope_parameters.rope_theta`"],
+        ),
+        (
+            "rope_scaling",
+            json!({ "rope_theta": 1e4 }),
+            ["`rope_theta`", "`rope_scaling.rope_theta`"],
+        ),
         ("num_local_experts", json!(8), ["`num_experts`", "`num_local_experts`"]),
         ("model_type", json!("qwen2"), ["`model_type`", "`architectures`"]),
-        ("layer_types", json!(["full_attention", "sliding_attention"]), ["`layer_types`", "use_sliding_window"]),
+        (
+            "layer_types",
+            json!(["full_attention", "sliding_attention"]),
+            ["`layer_types`", "use_sliding_window"],
+        ),
     ] {
         let mut config = moe();
         config.insert(field.into(), value);
@@ -208,11 +231,30 @@ fn what_is_not_json_is_refused_with_the_file() {
             let mut marked = config.clone();
             marked.insert(field.clone(), json!("@"));
             let text = Value::Object(marked).to_string();
-            for spelling in ["NaN", "-NaN", "Infinity", "-Infinity", "1e999", "01", "0x10", "+1", ".5", "1.", "None", "True", "'x'", ""] {
+            for spelling in [
+                "NaN",
+                "-NaN",
+                "Infinity",
+                "-Infinity",
+                "1e999",
+                "01",
+                "0x10",
+                "+1",
+                ".5",
+                "1.",
+                "None",
+                "True",
+                "'x'",
+                "",
+            ] {
                 let broken = text.replace("\"@\"", spelling);
-                let error = Config::parse(&broken, Path::new("DIR/config.json")).expect_err(spelling);
+                let error =
+                    Config::parse(&broken, Path::new("DIR/config.json")).expect_err(spelling);
                 let error = error.to_string();
-                assert!(error.starts_with("DIR/config.json: ") && error.contains("JSON"), "{error}");
+                assert!(
+                    error.starts_with("DIR/config.json: ") && error.contains("JSON"),
+                    "{error}"
+                );
             }
             // A key twice, with any value: readers differ in which they take.
             let twice = text.replace("\"@\"", &format!("{},{}:1", config[field], json!(field)));
@@ -296,7 +338,10 @@ fn a_generation_config_is_refused_by_name_or_its_ids_are_read() {
                 }
                 Err(e) => {
                     let text = model.message(Err(e));
-                    assert!(text.starts_with("DIR/generation_config.json: `eos_token_id`"), "{text}");
+                    assert!(
+                        text.starts_with("DIR/generation_config.json: `eos_token_id`"),
+                        "{text}"
+                    );
                     assert_eq!(field, "eos_token_id");
                 }
             }

@@ -17,7 +17,8 @@ fn sharded() -> (Model, Value) {
     let mut model = Model::qwen3();
     model.tensors.retain(|name, _| name.contains("norm"));
     let second = |name: &str| name.contains("layers.1.");
-    let (b, a): (Tensors, Tensors) = model.tensors.clone().into_iter().partition(|(n, _)| second(n));
+    let (b, a): (Tensors, Tensors) =
+        model.tensors.clone().into_iter().partition(|(n, _)| second(n));
     let map: serde_json::Map<String, Value> = model
         .tensors
         .keys()
@@ -96,7 +97,9 @@ fn a_wrong_file_is_refused_with_the_tensor_or_the_file() {
 fn values_of_every_type_are_refused_or_change_nothing() {
     let (model, index) = sharded();
     for value in values() {
-        for place in ["/weight_map", "/metadata", "/metadata/total_size", "/weight_map/model.norm.weight"] {
+        for place in
+            ["/weight_map", "/metadata", "/metadata/total_size", "/weight_map/model.norm.weight"]
+        {
             let mut wrong = index.clone();
             *wrong.pointer_mut(place).expect("a place") = value.clone();
             let outcome = open(&model, wrong.to_string());

@@ -21,7 +21,12 @@ fn description() -> Map<String, Value> {
 const MEANING: [&str; 4] = ["bits", "group_size", "sym", "desc_act"];
 
 /// Reads the config under a description in either place; an error must name the file and the field.
-fn check(model: &mut Model, fields: &Map<String, Value>, beside: bool, field: &str) -> Option<Value> {
+fn check(
+    model: &mut Model,
+    fields: &Map<String, Value>,
+    beside: bool,
+    field: &str,
+) -> Option<Value> {
     let file = model.path().join("quantize_config.json");
     if beside {
         model.config.remove("quantization_config");
@@ -56,8 +61,16 @@ fn each_field_with_each_value_is_refused_by_name_or_read() {
     let original = description();
     for beside in [false, true] {
         let right = check(&mut model, &original, beside, "").expect("valid");
-        let others = ["checkpoint_format", "format", "method", "modules_in_block_to_quantize",
-            "dynamic", "is_marlin_format", "act_group_aware", "unheard_of"];
+        let others = [
+            "checkpoint_format",
+            "format",
+            "method",
+            "modules_in_block_to_quantize",
+            "dynamic",
+            "is_marlin_format",
+            "act_group_aware",
+            "unheard_of",
+        ];
         let fields: Vec<&str> = original.keys().map(String::as_str).chain(others).collect();
         let mut accepted = 0;
         for field in fields {
@@ -68,9 +81,15 @@ fn each_field_with_each_value_is_refused_by_name_or_read() {
                 accepted += 1;
                 if MEANING.contains(&field) {
                     assert_eq!(read == right, original[field] == value, "{field} = {value}");
-                    let fits = if field.contains('s') && value.is_boolean() { true } else { value.is_i64() };
+                    let fits = if field.contains('s') && value.is_boolean() {
+                        true
+                    } else {
+                        value.is_i64()
+                    };
                     assert!(fits, "{field} = {value} is of another type");
-                } else if !["checkpoint_format", "format", "modules_in_block_to_quantize"].contains(&field) {
+                } else if !["checkpoint_format", "format", "modules_in_block_to_quantize"]
+                    .contains(&field)
+                {
                     assert_eq!(read, right, "{field} = {value}");
                 }
             }
@@ -87,9 +106,12 @@ fn each_field_with_each_value_is_refused_by_name_or_read() {
 /// The two places must agree.
 #[test]
 fn places_that_disagree_are_refused_by_name() {
-    for (field, value) in
-        [("group_size", json!(16)), ("sym", json!(false)), ("desc_act", json!(true)), ("checkpoint_format", json!("gptq_v2"))]
-    {
+    for (field, value) in [
+        ("group_size", json!(16)),
+        ("sym", json!(false)),
+        ("desc_act", json!(true)),
+        ("checkpoint_format", json!("gptq_v2")),
+    ] {
         let mut model = Model::qwen3();
         model.set("quantization_config", Value::Object(description()));
         let mut beside = description();

@@ -209,9 +209,20 @@ fn number() -> impl Strategy<Value = String> {
 
 /// One entry of a header.
 fn entry() -> impl Strategy<Value = String> {
-    let name = prop::sample::select(vec!["a", "b", "c", "", "__metadata__", "\\u0000", "a\\nb", "é", "../a"]);
+    let name = prop::sample::select(vec![
+        "a",
+        "b",
+        "c",
+        "",
+        "__metadata__",
+        "\\u0000",
+        "a\\nb",
+        "é",
+        "../a",
+    ]);
     let dtype = prop::sample::select(vec![
-        "U8", "U8", "U8", "I32", "BF16", "F64", "BOOL", "F8_E4M3", "F8_E5M2", "F4", "I4", "C64", "u8", "",
+        "U8", "U8", "U8", "I32", "BF16", "F64", "BOOL", "F8_E4M3", "F8_E5M2", "F4", "I4", "C64",
+        "u8", "",
     ]);
     (name, dtype, prop::collection::vec(number(), 0..10), number(), number()).prop_map(
         |(name, dtype, shape, start, end)| {
@@ -233,8 +244,12 @@ fn raw(header: &str, data: usize) -> Vec<u8> {
 /// Eight-bit floats are stored in one byte an element: read as such, or refused by name.
 #[test]
 fn dtypes_that_are_not_known_are_refused_by_name() {
-    for dtype in ["F8_E4M3", "F8_E5M2", "F8_E8M0", "F4", "I8", "U16", "U64", "C64", "bf16", "\\u0000"] {
-        let header = format!("{{\"weight\":{{\"dtype\":\"{dtype}\",\"shape\":[8],\"data_offsets\":[0,8]}}}}");
+    for dtype in
+        ["F8_E4M3", "F8_E5M2", "F8_E8M0", "F4", "I8", "U16", "U64", "C64", "bf16", "\\u0000"]
+    {
+        let header = format!(
+            "{{\"weight\":{{\"dtype\":\"{dtype}\",\"shape\":[8],\"data_offsets\":[0,8]}}}}"
+        );
         match parse(&raw(&header, 8)) {
             Ok(shard) => {
                 let t = shard.get("weight").expect("its name");
@@ -243,7 +258,11 @@ fn dtypes_that_are_not_known_are_refused_by_name() {
             Err(e) => {
                 let text = e.to_string();
                 assert!(text.starts_with("x.safetensors: tensor `weight`"), "{text}");
-                assert!(text.contains(&format!("`{dtype}`").replace("\\u0000", "\\0")) || text.contains("dtype"), "{text}");
+                assert!(
+                    text.contains(&format!("`{dtype}`").replace("\\u0000", "\\0"))
+                        || text.contains("dtype"),
+                    "{text}"
+                );
             }
         }
     }
@@ -279,7 +298,8 @@ fn shapes_whose_product_wraps_are_refused() {
         ("[0,18446744073709551615,18446744073709551615]", 0),
         ("[6148914691236517206,3]", 2),
     ] {
-        let header = format!("{{\"t\":{{\"dtype\":\"U8\",\"shape\":{shape},\"data_offsets\":[0,{end}]}}}}");
+        let header =
+            format!("{{\"t\":{{\"dtype\":\"U8\",\"shape\":{shape},\"data_offsets\":[0,{end}]}}}}");
         let text = parse(&raw(&header, end)).expect_err("refused").to_string();
         assert!(text.contains("tensor `t`") && text.contains("addressed"), "{text}");
     }
