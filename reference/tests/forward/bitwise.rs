@@ -100,7 +100,7 @@ fn cut() -> impl Strategy<Value = (Vec<u32>, Vec<usize>)> {
 }
 
 proptest! {
-    #![proptest_config(config(12))]
+    #![proptest_config(config(8))]
 
     #[test]
     fn a_prompt_in_chunks_equals_the_whole((tokens, lengths) in cut(), which in 0..CHECKPOINTS.len()) {

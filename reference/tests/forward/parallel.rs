@@ -14,8 +14,11 @@ use assay_reference::{Dtype, Tensor};
 
 use crate::support::{Basis, checkpoint};
 
+/// Whether a model splits; if not, what does not divide.
+type Outcome = Result<(), &'static str>;
+
 /// Golden checkpoints, and whether each splits over 2 and over 4 ranks; if not, what is named.
-const SPLITS: &[(&str, Result<(), &str>, Result<(), &str>)] = &[
+const SPLITS: &[(&str, Outcome, Outcome)] = &[
     ("tiny-qwen2", Ok(()), Ok(())),
     ("tiny-qwen3", Ok(()), Ok(())),
     ("gptq-qwen3", Ok(()), Ok(())),
@@ -34,9 +37,8 @@ const SPLITS: &[(&str, Result<(), &str>, Result<(), &str>)] = &[
 
 /// Those that split, with their ranks.
 fn splitting() -> impl Iterator<Item = (&'static str, usize)> {
-    let both = |&(name, two, four): &(&'static str, Result<(), _>, Result<(), _>)| {
-        [(name, 2, two), (name, 4, four)]
-    };
+    let both =
+        |&(name, two, four): &(&'static str, Outcome, Outcome)| [(name, 2, two), (name, 4, four)];
     SPLITS.iter().flat_map(both).filter(|(_, _, r)| r.is_ok()).map(|(name, ranks, _)| (name, ranks))
 }
 

@@ -103,14 +103,7 @@ pub(crate) fn yarn_frequencies(theta: f64, d: usize, y: Yarn) -> Vec<f64> {
     }
     let plain = inverse_frequencies(theta, d);
     let mix = |i: usize| {
-        let t = (i as f64 - first) / (last - first);
-        let t = if t < 0.0 {
-            0.0
-        } else if t > 1.0 {
-            1.0
-        } else {
-            t
-        };
+        let t = ((i as f64 - first) / (last - first)).clamp(0.0, 1.0);
         t * (plain[i] / y.factor) + (1.0 - t) * plain[i]
     };
     (0..d / 2).map(mix).collect()
