@@ -107,10 +107,10 @@ proptest! {
         either_way(&Tensor::from_f64(Dtype::F32, &[1, e], &values), k, normalise)?;
     }
 
-    /// Logits an ulp or so apart, far below the largest: their f32 softmax may exchange them.
+    /// Logits some ulps apart, far below the largest: their f32 softmax may exchange them.
     #[test]
     fn near_ties_far_from_the_maximum_are_inside_the_ball(
-        steps in prop::collection::vec(-3i32..=3, 2..8), base in -2f32..2.0, top in 0f32..80.0,
+        steps in prop::collection::vec(-40i32..=40, 2..8), base in -2f32..2.0, top in 0f32..80.0,
         k in 1usize..8, normalise: bool,
     ) {
         let mut values = vec![f64::from(top)];

@@ -20,7 +20,8 @@ const THETAS: [f64; 3] = [1e4, 1e6, 5e6];
 /// Every scaling, with constants as released models have them and beyond.
 pub(crate) fn scalings() -> impl Strategy<Value = Scaling> {
     let factor = || prop_oneof![Just(1.0), Just(2.0), Just(4.0), 1f64..40.0];
-    let yarn = (factor(), 1usize..40000, 0.01f64..8.0, 0.0f64..60.0, any::<bool>(), 0.5f64..2.0)
+    let original = prop_oneof![1usize..40000, 1usize..1 << 30];
+    let yarn = (factor(), original, 0.01f64..8.0, 0.0f64..60.0, any::<bool>(), 0.5f64..2.0)
         .prop_map(|(factor, original, slow, more, truncate, given)| {
             Scaling::Yarn(Yarn {
                 factor,
