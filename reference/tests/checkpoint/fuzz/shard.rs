@@ -304,3 +304,25 @@ fn shapes_whose_product_wraps_are_refused() {
         assert!(text.contains("tensor `t`") && text.contains("addressed"), "{text}");
     }
 }
+
+/// Two tensors at every distance from each other, named in either order: only side by side is right.
+#[test]
+fn gaps_and_overlaps_of_any_size_are_refused() {
+    let entry = |name: &str, at: usize, n: usize| {
+        format!(
+            "\"{name}\":{{\"dtype\":\"U8\",\"shape\":[{n}],\"data_offsets\":[{at},{}]}}",
+            at + n
+        )
+    };
+    for (a, b) in (1..5).flat_map(|a| (1..5).map(move |b| (a, b))) {
+        for start in 0..a + 4 {
+            let (first, second) = (entry("a", 0, a), entry("b", start, b));
+            for header in [format!("{{{first},{second}}}"), format!("{{{second},{first}}}")] {
+                for data in [a + b, (start + b).max(a)] {
+                    let found = outcome(&raw(&header, data)).is_some();
+                    assert_eq!(found, start == a, "{header} of {data} bytes");
+                }
+            }
+        }
+    }
+}
