@@ -173,6 +173,27 @@ fn the_f32_angle_is_visible_at_position_32767() {
     assert!((1e-4..1e-2).contains(&most), "{most}");
 }
 
+/// A ramp that would end beyond dimension D - 1 is cut there, which makes it steeper.
+#[test]
+fn a_ramp_that_ends_beyond_the_last_dimension_is_cut() {
+    for truncate in [true, false] {
+        let constants = Yarn {
+            factor: 4.0,
+            original_max_position: 2_000_000,
+            beta_fast: 600.0,
+            beta_slow: 0.001,
+            truncate,
+            attention_factor: 1.0,
+        };
+        let mut s =
+            turned(Draw::new(7).tensor(Dtype::F32, &[1, 1, 16], 1.0), &[90], 1e4, Angle::F64);
+        s.params.scaling = Scaling::Yarn(constants);
+        let turns = naive_turns(s.params.scaling, 1e4, 16, 91, false);
+        assert!(turns.frequencies[7] < naive::inverse_frequencies(1e4, 16)[7], "within the ramp");
+        holds(&s, &naive::rope(&s.tensors["x"].to_f64(), (1, 16), &[90], &turns));
+    }
+}
+
 /// The published default: 0.1 ln(s) + 1, and nothing for factors up to 1.
 #[test]
 fn the_attention_factor_follows_yarns_rule() {
