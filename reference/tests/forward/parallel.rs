@@ -468,6 +468,43 @@ fn gptq_sums_over_ranks_equal_one_rank_within_float64() {
     }
 }
 
+fn gptq_convention<R: Basis>(checkpoint: &Checkpoint, preset: &str, ranks: usize) {
+    let preset = Preset::named(preset).expect("a preset");
+    let whole = Forward::<R>::new(checkpoint, preset).expect("a complete checkpoint");
+    let split = run::<R>(checkpoint, preset, ranks);
+    for (out, x, prefix) in row_layers(checkpoint) {
+        let mut tensors = Tensors::new();
+        for part in ["qweight", "qzeros", "scales", "g_idx"] {
+            let stored = checkpoint.tensor(&format!("{prefix}.{part}")).expect("quantised");
+            tensors.insert(part.into(), stored);
+        }
+        tensors.insert("x".into(), joined(&split, &x, ranks));
+        let mut params = whole.plan().node(&out).expect("a layer").params.clone();
+        assert_eq!(params["matmul"]["row_parallel"], true, "{out}");
+        params["matmul"]["ranks"] = serde_json::json!(ranks);
+        let (params, policy) = preset.apply::<GptqGemm>(&params, &tensors).expect("params");
+        GptqGemm::check(&params, &tensors).expect("a whole layer");
+        let setup = Setup::<GptqGemm> { params, policy, tensors };
+        let store = |x: R| x.round(setup.policy.output, f64::INFINITY).bits();
+        let convention = setup.eval::<R>(&Tile::ALL).remove(0).data.into_iter().map(store);
+        let what = format!("{out} over {ranks} under {}", preset.name);
+        assert_eq!(convention.collect::<Vec<_>>(), split[&out].bits, "{what}");
+    }
+}
+
+/// The whole layer evaluated with its product over ranks has the bits of the ranks' sum, activation
+/// order and all.
+#[test]
+fn gptq_sums_over_ranks_follow_the_judges_convention_bitwise() {
+    let checkpoint = checkpoint("gptq-qwen3");
+    assert!(checkpoint.config().quantization.is_some());
+    for ranks in [2, 4] {
+        gptq_convention::<f32>(&checkpoint, "f32", ranks);
+        gptq_convention::<f32>(&checkpoint, "transformers-bf16", ranks);
+        gptq_convention::<f64>(&checkpoint, "oracle-f64", ranks);
+    }
+}
+
 /// The op's own contract over what each rank holds of a GPTQ layer, which the judge checks before it
 /// evaluates anything.
 #[test]
