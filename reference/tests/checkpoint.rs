@@ -4,6 +4,8 @@
 mod chat;
 #[path = "checkpoint/config.rs"]
 mod config;
+#[path = "checkpoint/fuzz.rs"]
+mod fuzz;
 #[path = "checkpoint/golden.rs"]
 mod golden;
 #[path = "checkpoint/gptq.rs"]

@@ -7,6 +7,8 @@ mod bitwise;
 mod generation;
 #[path = "forward/golden.rs"]
 mod golden;
+#[path = "forward/parallel.rs"]
+mod parallel;
 #[path = "forward/sampling.rs"]
 mod sampling;
 #[path = "forward/support.rs"]

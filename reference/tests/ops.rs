@@ -13,8 +13,14 @@ mod gptq;
 mod harness;
 #[path = "ops/matmul.rs"]
 mod matmul;
+#[path = "ops/metamorphic.rs"]
+mod metamorphic;
+#[path = "ops/moe.rs"]
+mod moe;
 #[path = "ops/naive.rs"]
 mod naive;
+#[path = "ops/parallel.rs"]
+mod parallel;
 #[path = "ops/rms_norm.rs"]
 mod rms_norm;
 #[path = "ops/rope.rs"]

@@ -36,6 +36,7 @@ impl Checkpoint {
     pub fn open(dir: &Path) -> Result<Checkpoint> {
         let config = Config::open(dir)?;
         let files = Files::open(dir)?;
+        check::check_size(&config, &files)?;
         let expected = expected(&config);
         let mut warnings = files.warnings().to_vec();
         warnings.extend(check::check(&config, &files, &expected)?);

@@ -302,7 +302,10 @@ impl<D: Dequant> Op for QuantGemm<D> {
         if let Ok(weight) = D::check(&params.dequant, tensors) {
             let [n, k] = Self::sizes(&weight);
             let bias = tensors.contains_key("bias");
-            let product = matmul::faults::catalogue(k, n, bias, params.matmul.layout);
+            let mut product = matmul::faults::catalogue(k, n, bias, params.matmul.layout);
+            if params.matmul.row_parallel && bias {
+                product.extend(matmul::faults::bias_by_rank());
+            }
             faults.extend(product.into_iter().map(|f| lift_fault(f, lift_matmul)));
         }
         if D::activation_group(&params.dequant).is_some() {

@@ -2,6 +2,7 @@
 
 use assay_reference::Dtype;
 use assay_reference::checkpoint::{Architecture, Config};
+use assay_reference::ops::rope::Scaling;
 use serde_json::{Value, json};
 
 use crate::support::{Model, assert_says};
@@ -183,45 +184,62 @@ fn two_spellings_that_contradict_each_other_are_named() {
 }
 
 #[test]
-fn rope_scaling_is_refused_by_name() {
+fn rope_scalings_are_read_in_both_spellings_or_refused_by_name() {
+    let linear = Scaling::Linear { factor: 4.0 };
     for field in ["rope_scaling", "rope_parameters"] {
-        for (key, kind) in [("rope_type", "yarn"), ("type", "linear")] {
-            let text = qwen3_with(field, json!({ key: kind, "factor": 4.0 }));
-            assert_says(
-                &text,
-                &[&format!("`{field}.{key}` is `{kind}`"), "not supported", "default"],
-            );
+        for key in ["rope_type", "type"] {
+            let mut model = Model::qwen3();
+            model.set(field, json!({ key: "linear", "factor": 4.0 }));
+            assert_eq!(model.read_config().unwrap().rope_scaling, linear);
+            let text = qwen3_with(field, json!({ key: "llama3", "factor": 4.0 }));
+            assert_says(&text, &[&format!("`{field}."), "`llama3`", "default, linear, dynamic"]);
         }
+        let text = qwen3_with(field, json!({ "rope_type": "yarn", "factor": 4.0 }));
+        assert_says(&text, &[&format!("`{field}.original_max_position_embeddings` is missing")]);
         assert_says(&qwen3_with(field, json!("yarn")), &["must be an object", "\"yarn\""]);
         let text = qwen3_with(field, json!({ "rope_type": "default", "factor": 4.0 }));
-        assert_says(&text, &[&format!("`{field}.factor` is not known")]);
+        assert_says(&text, &[&format!("`{field}.factor` is not a field of rope type `default`")]);
         let text = qwen3_with(field, json!({ "partial_rotary_factor": 0.5 }));
         assert_says(&text, &[&format!("`{field}.partial_rotary_factor` is 0.5")]);
     }
     let mut model = Model::qwen3();
     model.set("rope_scaling", json!({ "rope_type": "default" }));
-    model.read_config().unwrap();
+    assert_eq!(model.read_config().unwrap().rope_scaling, Scaling::Default);
 }
 
 #[test]
-fn sliding_windows_are_refused_when_active_or_unclear() {
-    assert_says(
-        &qwen3_with("use_sliding_window", json!(true)),
-        &["`use_sliding_window` is true", "not supported"],
+fn sliding_windows_count_by_layer_and_are_refused_when_unclear() {
+    let windows = |fields: &[(&str, Value)]| {
+        let mut model = Model::qwen3();
+        fields.iter().for_each(|(field, value)| {
+            model.set(field, value.clone());
+        });
+        model.read_config().unwrap().windows
+    };
+    assert_eq!(windows(&[]), [None, None], "set, but not used");
+    let used = ("use_sliding_window", json!(true));
+    let from = |n: usize| ("max_window_layers", json!(n));
+    assert_eq!(windows(&[used.clone(), from(2)]), [None, None]);
+    assert_eq!(windows(&[used.clone(), from(1)]), [None, Some(4096)]);
+    let types = json!(["full_attention", "sliding_attention"]);
+    assert_eq!(
+        windows(&[used.clone(), from(1), ("layer_types", types.clone())]),
+        [None, Some(4096)]
     );
-    let text = qwen3_with("layer_types", json!(["full_attention", "sliding_attention"]));
-    assert_says(&text, &["`layer_types` has `sliding_attention` for layer 1", "not supported"]);
+    let text = qwen3_with("layer_types", types);
+    assert_says(&text, &["`layer_types` says that layer 1 slides", "use_sliding_window"]);
     let text = qwen3_with("layer_types", json!(["full_attention"]));
     assert_says(&text, &["lists 1 layers", "num_hidden_layers is 2"]);
     let text = qwen3_without("use_sliding_window");
-    assert_says(&text, &["`sliding_window` is 4096", "`use_sliding_window` is missing"]);
+    assert_says(&text, &["`sliding_window` is set", "`use_sliding_window` is missing"]);
+    let mut model = Model::qwen3();
+    model.set("use_sliding_window", json!(true)).unset("max_window_layers");
+    assert_says(&model.config_error(), &["`max_window_layers` is missing"]);
 }
 
 #[test]
 fn other_models_are_refused_by_name_with_what_is_supported() {
-    for class in
-        ["LlamaForCausalLM", "Qwen3MoeForCausalLM", "Qwen2Model", "Qwen2VLForConditionalGeneration"]
-    {
+    for class in ["LlamaForCausalLM", "Qwen2Model", "Qwen2VLForConditionalGeneration"] {
         let text = qwen3_with("architectures", json!([class]));
         assert_says(&text, &[class, "supported are Qwen2ForCausalLM", "Qwen3ForCausalLM"]);
     }

@@ -5,9 +5,11 @@ use proptest::prelude::*;
 
 use crate::support::{Basis, Probes, checkpoint, config, probes};
 
-const CHECKPOINTS: [&str; 3] = ["tiny-qwen2", "tiny-qwen3", "gptq-qwen3"];
-/// Within the smallest vocabulary of the three; a repeated token and the ids at both ends.
-const TOKENS: [u32; 10] = [7, 0, 250, 31, 31, 300, 319, 2, 111, 64];
+/// Dense, quantised, a mixture, a window of 5 and YaRN. (A dynamic rope is apart: see below.)
+const CHECKPOINTS: [&str; 6] =
+    ["tiny-qwen2", "tiny-qwen3", "gptq-qwen3", "moe-qwen3", "window-qwen2", "yarn-qwen3"];
+/// A repeated token and the ids at both ends of the smallest vocabulary; longer than the window.
+const TOKENS: [u32; 10] = [7, 0, 150, 31, 31, 100, 159, 2, 111, 64];
 
 fn same(whole: &Probes, parts: &Probes, what: &str) {
     assert_eq!(whole.len(), parts.len(), "{what}");
@@ -93,7 +95,7 @@ fn cut() -> impl Strategy<Value = (Vec<u32>, Vec<usize>)> {
     let chunks = prop::collection::vec(1usize..=5, 1..6);
     chunks.prop_flat_map(|lengths| {
         let n: usize = lengths.iter().sum();
-        (prop::collection::vec(0u32..320, n), Just(lengths))
+        (prop::collection::vec(0u32..160, n), Just(lengths))
     })
 }
 
@@ -101,7 +103,7 @@ proptest! {
     #![proptest_config(config(8))]
 
     #[test]
-    fn a_prompt_in_chunks_equals_the_whole((tokens, lengths) in cut(), which in 0usize..3) {
+    fn a_prompt_in_chunks_equals_the_whole((tokens, lengths) in cut(), which in 0..CHECKPOINTS.len()) {
         let checkpoint = checkpoint(CHECKPOINTS[which]);
         for preset in ["f32", "transformers-bf16"] {
             let whole = probes::<f32>(&checkpoint, preset, &tokens, &[tokens.len()]);
@@ -109,4 +111,38 @@ proptest! {
             same(&whole, &parts, preset);
         }
     }
+}
+
+/// What the probes of the first layer that a rope feeds have in common between two runs: how many of
+/// their rows have the same bits.
+fn equal_rows(a: &Probes, b: &Probes, probe: &str) -> usize {
+    let rows = |p: &Probes| {
+        let width = p[probe].len() / TOKENS.len();
+        p[probe].chunks(width).map(<[u64]>::to_vec).collect::<Vec<_>>()
+    };
+    rows(a).iter().zip(rows(b)).filter(|(a, b)| **a == *b).count()
+}
+
+/// Under a dynamic rope scaling the base follows the largest position of the call, as in transformers:
+/// within the 8 trained positions chunks equal the whole bit by bit, and beyond them they do not, since
+/// keys of an earlier call keep the rotation of a shorter one.
+#[test]
+fn a_dynamic_rope_depends_on_the_calls() {
+    let checkpoint = checkpoint("dynamic-qwen3");
+    for preset in ["f32", "transformers-bf16"] {
+        let run =
+            |tokens: &[u32], calls: &[usize]| probes::<f32>(&checkpoint, preset, tokens, calls);
+        let short = &TOKENS[..8];
+        same(&run(short, &[8]), &run(short, &[3, 5]), preset);
+
+        let (whole, parts) = (run(&TOKENS, &[10]), run(&TOKENS, &[4, 6]));
+        assert_eq!(equal_rows(&whole, &parts, "layers.0.k_proj"), 10, "before the rope");
+        // Position 0 is not rotated at any base; the last six positions are in a call of the same length.
+        assert_eq!(equal_rows(&whole, &parts, "layers.0.k_rope"), 7, "{preset}");
+        assert!(equal_rows(&whole, &parts, "layers.0.attention") <= 2, "{preset}");
+        assert_ne!(whole["logits"], parts["logits"]);
+    }
+    // With the base of the whole extended context, as vLLM computes it, calls do not matter.
+    let fixed = |calls: &[usize]| probes::<f32>(&checkpoint, "fused-bf16", &TOKENS, calls);
+    same(&fixed(&[10]), &fixed(&[4, 6]), "fused-bf16");
 }

@@ -1,32 +1,37 @@
 //! `attention`.
 
 use assay_reference::arith::Ball;
-use assay_reference::ops::Setup;
 use assay_reference::ops::attention::{Attention, Params};
+use assay_reference::ops::{Op, Setup};
 use assay_reference::{Dtype, Tensor};
 use proptest::prelude::*;
 
 use crate::harness::{Draw, STORED, config, holds, setup, whole};
 use crate::naive::{self, Heads};
 
-fn heads() -> impl Strategy<Value = Heads> {
-    (1usize..6, 0usize..40, 1usize..4, 1usize..4, prop_oneof![Just(2usize), Just(8), Just(33)])
-        .prop_map(|(t, cached, groups, hkv, d)| Heads {
+pub(crate) fn heads() -> impl Strategy<Value = Heads> {
+    let d = prop_oneof![Just(2usize), Just(8), Just(33)];
+    let window = prop_oneof![2 => Just(None), 3 => (1usize..50).prop_map(Some)];
+    (1usize..6, 0usize..40, 1usize..4, 1usize..4, d, window).prop_map(
+        |(t, cached, groups, hkv, d, window)| Heads {
             t,
             s: t + cached,
             hq: hkv * groups,
             hkv,
             d,
-        })
+            window,
+        },
+    )
 }
 
-fn drawn(n: Heads, seed: u64, dtype: Dtype, sd: f64) -> Setup<Attention> {
+pub(crate) fn drawn(n: Heads, seed: u64, dtype: Dtype, sd: f64) -> Setup<Attention> {
     let mut draw = Draw::new(seed);
     let q = draw.tensor(dtype, &[n.t, n.hq, n.d], sd);
     let k = draw.tensor(dtype, &[n.s, n.hkv, n.d], sd);
     let v = draw.tensor(dtype, &[n.s, n.hkv, n.d], 1.0);
     let scale = 1.0 / (n.d as f64).sqrt();
-    setup::<Attention, 3>(Params::new(scale), [("q", q), ("k", k), ("v", v)])
+    let params = Params { window: n.window, ..Params::new(scale) };
+    setup::<Attention, 3>(params, [("q", q), ("k", k), ("v", v)])
 }
 
 fn with(s: &Setup<Attention>, arg: &str, t: Tensor) -> Setup<Attention> {
@@ -129,7 +134,7 @@ proptest! {
 /// Only the newest key is visible to a query at position 0: its value, up to the final division.
 #[test]
 fn the_first_query_of_a_prompt_copies_the_first_value() {
-    let n = Heads { t: 3, s: 3, hq: 4, hkv: 2, d: 8 };
+    let n = Heads { t: 3, s: 3, hq: 4, hkv: 2, d: 8, window: None };
     let s = drawn(n, 5, Dtype::Bf16, 3.0);
     let v = s.tensors["v"].to_f64();
     let y = whole::<_, Ball<24>>(&s);
@@ -141,4 +146,47 @@ fn the_first_query_of_a_prompt_copies_the_first_value() {
             assert!(got.r <= 6.0 * want.abs() * assay_reference::dtype::pow2(-24), "{got:?}");
         }
     }
+}
+
+/// Windows with a cache and without, narrower than every tile of a kernel and wider.
+#[test]
+fn every_fault_of_a_window_shows() {
+    let cases = [(1usize, 40, 20), (6, 40, 3), (20, 20, 9), (30, 90, 70)].into_iter().flat_map(
+        |(t, s, w)| {
+            (0..3).map(move |seed| {
+                let n = Heads { t, s, hq: 4, hkv: 2, d: 16, window: Some(w) };
+                let mut s = drawn(n, seed, Dtype::Bf16, 1.5);
+                s.policy = Attention::policy(Dtype::Bf16);
+                s
+            })
+        },
+    );
+    every_window_fault_shows(cases);
+}
+
+/// The faults of a case that a window concerns, each shown in every case that offers it.
+fn every_window_fault_shows(cases: impl Iterator<Item = Setup<Attention>>) {
+    let mut slugs = std::collections::BTreeSet::new();
+    for case in cases {
+        let oracle = whole::<_, Ball<24>>(&case);
+        for fault in Attention::faults(&case.params, &case.tensors) {
+            if !(fault.slug.contains("window") || fault.slug == "first_key_dropped") {
+                continue;
+            }
+            slugs.insert(fault.slug);
+            let mut wrong = case.clone();
+            (fault.edit)(&mut wrong);
+            let got = whole::<_, f64>(&wrong);
+            let shows = got.iter().zip(&oracle).any(|(g, b)| (g - b.v).abs() > b.r);
+            assert!(shows, "{fault:?} {} changes nothing: {:?}", fault.key, case.params.window);
+        }
+    }
+    let want = [
+        "first_key_dropped",
+        "window_honoured",
+        "window_ignored",
+        "window_one_narrower",
+        "window_one_wider",
+    ];
+    assert_eq!(slugs.into_iter().collect::<Vec<_>>(), want);
 }

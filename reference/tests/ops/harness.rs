@@ -1,6 +1,8 @@
 //! What every op is held to: f64 equals the naive value, f32 stays inside the ball, and a tile
 //! equals the same elements of the whole.
 
+use std::collections::BTreeMap;
+
 use assay_reference::arith::{Ball, Real};
 use assay_reference::ops::{Basis, Op, Setup, Tile};
 use assay_reference::policy::{At, Transform};
@@ -79,6 +81,12 @@ fn near(got: f64, want: f64, scale: f64) -> bool {
 /// leaves an error of the terms' size.
 #[track_caller]
 pub(crate) fn holds<O: Op>(setup: &Setup<O>, naive: &[(f64, f64)]) {
+    holds_apart(setup, naive, &[]);
+}
+
+/// The same, but something at one of the points `apart` may change the order of a sum.
+#[track_caller]
+pub(crate) fn holds_apart<O: Op>(setup: &Setup<O>, naive: &[(f64, f64)], apart: &[&str]) {
     let oracle = whole::<O, f64>(setup);
     assert_eq!(oracle.len(), naive.len(), "{}", O::NAME);
     let mut kernel = setup.clone();
@@ -94,7 +102,7 @@ pub(crate) fn holds<O: Op>(setup: &Setup<O>, naive: &[(f64, f64)]) {
         assert!(inside, "{} f32 at {i}: {got} outside {ball:?}", O::NAME);
     }
     tiles_equal_the_whole(setup);
-    identities_add_nothing(setup);
+    identities_add_nothing(setup, apart);
 }
 
 /// Picked rows and columns, in any order, have the bits of the whole.
@@ -127,12 +135,76 @@ fn check_tile<O: Op, R: Basis>(setup: &Setup<O>, tile: &Tile, cols: usize) {
 
 /// A transform that does nothing at every point changes no bit.
 #[track_caller]
-fn identities_add_nothing<O: Op>(setup: &Setup<O>) {
+fn identities_add_nothing<O: Op>(setup: &Setup<O>, apart: &[&str]) {
     let plain = whole::<O, f64>(setup);
     let mut busy = setup.clone();
-    for point in O::POINTS {
+    for point in O::POINTS.iter().filter(|p| !apart.contains(p)) {
         busy.policy.at(point, Transform::Round(Rounding::nearest(Dtype::F64)));
         busy.policy.at(point, Transform::Scale { at: At::Range(0..0), by: 0.0 });
     }
     assert_eq!(bits(&plain), bits(&whole::<O, f64>(&busy)), "{}", O::NAME);
+}
+
+/// The output over f64 and over the bound, both rounded as the policy stores them.
+fn stored<O: Op>(setup: &Setup<O>) -> (Vec<f64>, Vec<Ball<24>>) {
+    let (output, lambda) = (setup.policy.output, setup.policy.lambda);
+    let exact = whole::<O, f64>(setup).into_iter().map(|v| output.round(v)).collect();
+    let balls = whole::<O, Ball<24>>(setup).into_iter().map(|b| b.round(output, lambda)).collect();
+    (exact, balls)
+}
+
+fn outside(got: f64, ball: &Ball<24>) -> bool {
+    let inside = (got - ball.v).abs() <= ball.r;
+    !(inside || got == ball.v || (got.is_nan() && ball.v.is_nan()))
+}
+
+/// Every fault of the cases' catalogues changes what is stored by more than the bound in some case:
+/// one that never does could not be found, and would only be in the way.
+#[track_caller]
+pub(crate) fn every_fault_shows<O: Op>(cases: impl IntoIterator<Item = Setup<O>>) {
+    let mut shown: BTreeMap<String, bool> = BTreeMap::new();
+    for case in cases {
+        O::check(&case.params, &case.tensors).expect("checked");
+        let (_, balls) = stored(&case);
+        for fault in O::faults(&case.params, &case.tensors) {
+            let name = format!("{} {} {}", fault.code, fault.slug, fault.key);
+            let mut wrong = case.clone();
+            (fault.edit)(&mut wrong);
+            let (got, _) = stored(&wrong);
+            let differs = got.iter().zip(&balls).any(|(g, b)| outside(*g, b));
+            *shown.entry(name).or_default() |= differs;
+        }
+    }
+    let silent: Vec<_> = shown.iter().filter(|(_, s)| !**s).map(|(n, _)| n).collect();
+    assert!(!shown.is_empty() && silent.is_empty(), "{}: {silent:?} change nothing", O::NAME);
+}
+
+/// Every choice of every knob but the defaults changes the setup, changes the stored bits of some
+/// case over f32, and keeps its own f32 result inside its own bound.
+#[track_caller]
+pub(crate) fn every_choice_is_reachable<O: Op>(cases: impl IntoIterator<Item = Setup<O>>) {
+    let mut reached: BTreeMap<String, bool> = BTreeMap::new();
+    for case in cases {
+        O::check(&case.params, &case.tensors).expect("checked");
+        for knob in O::knobs(&case.params) {
+            let mut plain = None;
+            for (i, choice) in knob.choices.iter().enumerate() {
+                let mut set = case.clone();
+                (choice.edit)(&mut set);
+                let output = set.policy.output;
+                let fast = whole::<O, f32>(&set).into_iter();
+                let fast: Vec<f64> = fast.map(|x| output.round(x.into())).collect();
+                let (_, balls) = stored(&set);
+                for (at, (got, ball)) in fast.iter().zip(&balls).enumerate() {
+                    let what = format!("{} {}={}", O::NAME, knob.name, choice.value);
+                    assert!(!outside(*got, ball), "{what} at {at}: {got} outside {ball:?}");
+                }
+                let default = plain.get_or_insert_with(|| fast.clone());
+                let differs = i == 0 || bits(default) != bits(&fast);
+                *reached.entry(format!("{}={}", knob.name, choice.value)).or_default() |= differs;
+            }
+        }
+    }
+    let idle: Vec<_> = reached.iter().filter(|(_, r)| !**r).map(|(n, _)| n).collect();
+    assert!(!reached.is_empty() && idle.is_empty(), "{}: {idle:?} change nothing", O::NAME);
 }

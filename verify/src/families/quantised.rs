@@ -44,7 +44,10 @@ pub(super) fn examples(op: &str) -> Vec<Example> {
             }
             tensors.push(("x", ones(Dtype::Bf16, &[3, k])));
             tensors.push(("bias", ones(Dtype::Bf16, &[n])));
-            (json!({ "dequant": dequant, "matmul": { "layout": layout } }), tensors)
+            (
+                json!({ "dequant": dequant, "matmul": { "layout": layout, "row_parallel": true } }),
+                tensors,
+            )
         })
         .collect()
 }

@@ -46,12 +46,17 @@ impl<'a> Fields<'a> {
         names.into_iter()
     }
 
-    /// An error about the field.
+    /// An error about the field. What quotes a value of any length is cut in its middle.
     pub(super) fn error(&self, name: &str, what: impl AsRef<str>) -> Error {
-        Error::file(
-            self.path,
-            format!("`{}{}` {}", self.within, name.escape_debug(), what.as_ref()),
-        )
+        let what = what.as_ref();
+        let (head, tail) = (what.char_indices().nth(200), what.char_indices().nth_back(399));
+        let what = match (head, tail) {
+            (Some((head, _)), Some((tail, _))) if head < tail => {
+                format!("{} ... {}", &what[..head], &what[tail..])
+            }
+            _ => what.to_owned(),
+        };
+        Error::file(self.path, format!("`{}{}` {what}", self.within, name.escape_debug()))
     }
 
     fn wrong(&self, name: &str, expected: &str, found: &Value) -> Error {

@@ -31,6 +31,34 @@ pub(super) fn check(config: &Config, files: &Files, expected: &[Expected]) -> Re
     Ok(warnings)
 }
 
+/// How many times as many tensors as there are a config may ask for and still be told by name which
+/// of them are missing.
+const FAR_OFF: usize = 8;
+
+/// Refuses a config that asks for many times as many tensors as there are, before they are listed: a
+/// few bytes of config.json must not ask for gigabytes of memory.
+pub(super) fn check_size(config: &Config, files: &Files) -> Result<()> {
+    let held = files.names().count();
+    let of_layer = |layer: usize| config.moe_of(layer).map_or(7, |moe| 3 * moe.num_experts);
+    let least: usize = (0..config.num_hidden_layers).map(of_layer).sum();
+    if least <= FAR_OFF * (held + 1) {
+        return Ok(());
+    }
+    let experts = config
+        .moe
+        .as_ref()
+        .map_or(String::new(), |moe| format!(" and `num_experts` {}", moe.num_experts));
+    Err(Error::file(
+        files.dir().join("config.json"),
+        format!(
+            "`num_hidden_layers` {}{experts} ask for {least} tensors or more, but the files hold \
+             {held}{}: the config does not belong to these weights",
+            config.num_hidden_layers,
+            hints(config, files)
+        ),
+    ))
+}
+
 /// Shape and dtype of one tensor.
 fn check_form(config: &Config, files: &Files, e: &Expected, tensor: &Tensor) -> Result<()> {
     let fail = |what: String| Err(Error::tensor(files.path_of(&e.name), &e.name, what));

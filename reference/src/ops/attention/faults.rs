@@ -10,7 +10,7 @@ type S = Setup<Attention>;
 pub(super) fn catalogue(params: &Params, tensors: &Tensors) -> Vec<Fault<Attention>> {
     let (Some(q), Some(k)) = (tensors.get("q"), tensors.get("k")) else { return Vec::new() };
     let (&[t, hq, d], &[s, hkv, _]) = (q.shape(), k.shape()) else { return Vec::new() };
-    let mut faults = masks(t, s);
+    let mut faults = masks(params, t, s);
     if hkv > 1 && hkv < hq {
         faults.push(Fault::new(
             "A143",
@@ -54,7 +54,7 @@ fn windows(params: &Params, s: usize) -> Vec<Fault<Attention>> {
     faults
 }
 
-fn masks(t: usize, s: usize) -> Vec<Fault<Attention>> {
+fn masks(params: &Params, t: usize, s: usize) -> Vec<Fault<Attention>> {
     let mut faults = Vec::new();
     let mut mask = |code, slug, detail: &str, mask: MaskCorner| {
         faults.push(Fault::new(code, slug, detail, move |s: &mut S| s.params.mask = mask));
@@ -88,9 +88,13 @@ fn masks(t: usize, s: usize) -> Vec<Fault<Attention>> {
         "each query misses the key of its own position".into(),
         Lost::Diagonal,
     );
-    lost("A146", "first_key_dropped", "key 0 is left out".into(), Lost::First);
+    // Keys behind a sliding window are hidden anyway.
+    let visible = params.window.unwrap_or(usize::MAX);
+    if s - t < visible {
+        lost("A146", "first_key_dropped", "key 0 is left out".into(), Lost::First);
+    }
     for window in [8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096] {
-        if window < s {
+        if window < s.min(visible) {
             lost(
                 "A147",
                 "window_honoured",

@@ -143,7 +143,7 @@ fn accumulator_faults(k: usize) -> Vec<Fault<Matmul>> {
 }
 
 /// The bias of a row-parallel layer, added by every rank instead of one.
-pub(super) fn bias_by_rank() -> Vec<Fault<Matmul>> {
+pub(in crate::ops) fn bias_by_rank() -> Vec<Fault<Matmul>> {
     let times = |n: usize| {
         let detail = format!("each of {n} ranks adds the bias: it counts {n} times");
         let edit = move |s: &mut Setup<Matmul>| s.params.bias = Bias::Times(n);

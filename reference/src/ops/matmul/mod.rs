@@ -6,7 +6,8 @@
 //! Conventions: the bias joins the f32 accumulator (one rounding), or is added to the stored product
 //! (two roundings, as an eager framework without a fused epilogue does). A row-parallel layer of a
 //! model split over n ranks may be the sum of n stored partial products, the bias in rank 0's
-//! (`partials=2`, `4`, `8`), added in f32 or stored after each rank (`2_stored` ...).
+//! (`partials=2`, `4`, `8`), added in f32 or stored after each rank (`4_stored`, `8_stored`; of two
+//! parts the first is stored anyway).
 //! Non-finite values follow IEEE. K = 0 is refused.
 //!
 //! Source: <https://docs.pytorch.org/docs/stable/generated/torch.nn.functional.linear.html>
@@ -203,7 +204,6 @@ impl Op for Matmul {
             ("2", 2, false),
             ("4", 4, false),
             ("8", 8, false),
-            ("2_stored", 2, true),
             ("4_stored", 4, true),
             ("8_stored", 8, true),
         ] {

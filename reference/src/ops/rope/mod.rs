@@ -28,6 +28,7 @@ use crate::arith::{Real, math};
 use crate::dtype::{Dtype, Rounding};
 use crate::error::{Error, Result};
 use crate::policy::Policy;
+use crate::tensor::Tensor;
 
 /// Which elements form a rotated pair.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -333,7 +334,7 @@ impl Op for Rope {
             "inverse frequency and position are rounded to bf16 before their product",
             |s: &mut Setup<Self>| s.params.angle = Angle::Bf16,
         ));
-        faults.extend(scaling_faults(params));
+        faults.extend(scaling_faults(params, tensors));
         faults.extend(store_faults(["A137", "A139"]));
         faults
     }
@@ -343,52 +344,62 @@ impl Op for Rope {
     }
 }
 
-/// What is got wrong about a scaling.
-fn scaling_faults(params: &Params) -> Vec<Fault<Rope>> {
+/// The frequencies of a case's call.
+fn of_case(params: &Params, tensors: &Tensors) -> Vec<f64> {
+    let d = tensors.get("x").map_or(0, Tensor::cols);
+    let largest = tensors.get("positions").and_then(|p| (0..p.len()).map(|i| p.get_i64(i)).max());
+    let seq_len = largest.unwrap_or(0).max(0) as usize + 1;
+    params.frequencies(d, seq_len).into_iter().map(|f| f.value).collect()
+}
+
+/// What is got wrong about a scaling, as far as it changes the case.
+fn scaling_faults(params: &Params, tensors: &Tensors) -> Vec<Fault<Rope>> {
+    let right = of_case(params, tensors);
+    let factor = params.scaling.attention_factor();
     let mut faults = Vec::new();
     let mut fault = |code, slug, detail: String, edit: fn(&mut Params)| {
+        let mut wrong = params.clone();
+        edit(&mut wrong);
+        let power = |p: &Params| (p.scaling.attention_factor(), p.attention_factor_power);
+        if of_case(&wrong, tensors) == right && (factor == 1.0 || power(&wrong) == power(params)) {
+            return;
+        }
         let edit = move |s: &mut Setup<Rope>| edit(&mut s.params);
         faults.push(Fault::new(code, slug, detail, edit));
     };
-    if params.scaling != Scaling::Default {
-        fault("A13A", "scaling_ignored", "the frequencies are those of no scaling".into(), |p| {
-            p.scaling = Scaling::Default;
-        });
+    if params.scaling == Scaling::Default {
+        return faults;
     }
-    let factor = params.scaling.attention_factor();
-    if factor != 1.0 {
-        fault(
-            "A13B",
-            "attention_factor_ignored",
-            format!("cos and sin are not multiplied by the attention factor {factor}"),
-            |p| p.attention_factor_power = 0,
-        );
-        fault(
-            "A13C",
-            "attention_factor_squared",
-            format!("cos and sin are multiplied by the attention factor {factor} twice"),
-            |p| p.attention_factor_power = 2,
-        );
-    }
-    if matches!(params.scaling, Scaling::Yarn(_)) {
-        fault(
-            "A13D",
-            "yarn_as_linear",
-            "all frequencies are divided by the factor: YaRN's ramp is missing".into(),
-            |p| p.ramp_missing = true,
-        );
-    }
-    if matches!(params.scaling, Scaling::Yarn(Yarn { truncate: true, .. })) {
-        fault(
-            "A13E",
-            "yarn_ramp_not_truncated",
-            "the ends of YaRN's ramp are not rounded to whole dimensions".into(),
-            |p| {
-                if let Scaling::Yarn(yarn) = &mut p.scaling {
-                    yarn.truncate = false;
-                }
-            },
-        );
-    }
+    fault("A13A", "scaling_ignored", "the frequencies are those of no scaling".into(), |p| {
+        p.scaling = Scaling::Default;
+    });
+    fault(
+        "A13B",
+        "attention_factor_ignored",
+        format!("cos and sin are not multiplied by the attention factor {factor}"),
+        |p| p.attention_factor_power = 0,
+    );
+    fault(
+        "A13C",
+        "attention_factor_squared",
+        format!("cos and sin are multiplied by the attention factor {factor} twice"),
+        |p| p.attention_factor_power = 2,
+    );
+    fault(
+        "A13D",
+        "yarn_as_linear",
+        "all frequencies are divided by the factor: YaRN's ramp is missing".into(),
+        |p| p.ramp_missing = matches!(p.scaling, Scaling::Yarn(_)),
+    );
+    fault(
+        "A13E",
+        "yarn_ramp_not_truncated",
+        "the ends of YaRN's ramp are not rounded to whole dimensions".into(),
+        |p| {
+            if let Scaling::Yarn(yarn) = &mut p.scaling {
+                yarn.truncate = false;
+            }
+        },
+    );
     faults
 }
