@@ -314,18 +314,27 @@ fn check_expert(params: &Params, tensors: &Tensors, expert: usize, h: usize) -> 
     const OP: &str = MoeExperts::NAME;
     let outputs = |(module, form): (&str, &Linear), k: usize| -> Result<usize> {
         let prefix = prefix(expert, module);
-        form.check(tensors, &prefix, k).map_err(|e| Error::arg(OP, &prefix, e.to_string()))
+        form.check(tensors, &prefix, k).map_err(|e| match e {
+            Error::Arg { arg, what, .. } => Error::arg(OP, format!("{prefix}{arg}"), what),
+            other => other,
+        })
+    };
+    // The first tensor of a layer stands for it.
+    let named = |module: &str| {
+        let prefix = prefix(expert, module);
+        let first = tensors.range(prefix.clone()..).next();
+        first.map_or(prefix, |(name, _)| name.clone())
     };
     let [gate, up, down] = params.linears();
     let (width, also) = (outputs(gate, h)?, outputs(up, h)?);
     if also != width {
         let what = format!("has {also} outputs, gate_proj has {width}");
-        return Err(Error::arg(OP, prefix(expert, "up_proj"), what));
+        return Err(Error::arg(OP, named("up_proj"), what));
     }
     let out = outputs(down, width)?;
     if out != h {
         let what = format!("must have {h} outputs, has {out}");
-        return Err(Error::arg(OP, prefix(expert, "down_proj"), what));
+        return Err(Error::arg(OP, named("down_proj"), what));
     }
     Ok(())
 }

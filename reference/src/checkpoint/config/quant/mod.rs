@@ -93,7 +93,11 @@ impl Quantization {
                     bits => format!("packs {run} {bits}-bit values into a word"),
                 };
                 (!whole).then(|| {
-                    format!("{n} x {k}, but {self} {what}, so both must be multiples of {run}")
+                    let bits = q.bits;
+                    format!(
+                        "{n} x {k}, but {self} {what} (`bits` is {bits}), so both must be multiples \
+                         of {run}"
+                    )
                 })
             }
             Quantization::Awq(q) => {
