@@ -14,6 +14,8 @@ mod gptq;
 mod index;
 #[path = "checkpoint/quant.rs"]
 mod quant;
+#[path = "checkpoint/released.rs"]
+mod released;
 #[path = "checkpoint/safetensors.rs"]
 mod safetensors_file;
 #[path = "checkpoint/support.rs"]

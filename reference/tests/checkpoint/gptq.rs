@@ -34,6 +34,7 @@ fn a_quantised_checkpoint_opens_without_warnings() {
         desc_act: false,
         format: GptqFormat::V1,
         modules: None,
+        excluded: Default::default(),
     };
     assert_eq!(checkpoint.config().quantization, Some(Quantization::Gptq(expected)));
     assert_eq!(checkpoint.tensor(&format!("{DOWN1}.qweight")).unwrap().shape(), [3, 16]);
@@ -84,6 +85,7 @@ fn other_methods_and_widths_are_refused_by_name() {
         &with("dynamic", json!({ "x": { "bits": 8 } })),
         &["dynamic` asks for settings of single layers"],
     );
+    assert_says(&with("dynamic", json!({ "-:(": {} })), &["dynamic` has `(`", "no regular"]);
     assert_says(&with("strange", json!(1)), &["strange` is not a field of GPTQ that assay knows"]);
     let mut model = Model::gptq();
     model
@@ -91,6 +93,17 @@ fn other_methods_and_widths_are_refused_by_name() {
         .set_quant("lm_head", json!(false))
         .set_quant("meta", json!({ "a": 1 }));
     model.read_config().unwrap();
+}
+
+#[test]
+fn layers_left_out_by_an_expression_are_stored_as_floats() {
+    let mut model = Model::gptq();
+    model.set_quant("dynamic", json!({ "-:.*mlp\\.up_proj": {}, "-:self_attn": {} }));
+    let gptq = quantization(&model);
+    // From the start of the name, as Python's re.match.
+    assert!(!gptq.covers("model.layers.3.mlp.up_proj"));
+    assert!(gptq.covers("model.layers.3.self_attn.q_proj"));
+    assert_says(&model.error(), &["`model.layers.0.mlp.up_proj.weight`: is missing"]);
 }
 
 #[test]
@@ -186,6 +199,7 @@ fn one_group_and_a_last_short_group_are_right() {
         desc_act: false,
         format: GptqFormat::V1,
         modules: None,
+        excluded: Default::default(),
     };
     assert_eq!(gptq.groups(4096), 1);
     assert_eq!(Gptq { group_size: Some(128), ..gptq }.groups(4096 + 8), 33);

@@ -26,7 +26,7 @@ pub struct CompressedTensors {
     pub ignored: Ignored,
 }
 
-/// compressed-tensors' `ignore`: names of modules, or `re:` and a regular expression that must match
+/// Layers that are left out: compressed-tensors' `ignore` has names of modules, or `re:` and a regular expression that must match
 /// from the start of the name.
 #[derive(Clone, Debug, Default)]
 pub struct Ignored {
@@ -46,20 +46,35 @@ impl Ignored {
         self.texts.iter().any(|t| t == path) || self.patterns.iter().any(|p| p.is_match(path))
     }
 
+    /// Adds a regular expression that must match from the start of a module's name.
+    pub(super) fn add(&mut self, fields: &Fields<'_>, name: &str, pattern: &str) -> Result<()> {
+        let anchored = Regex::new(&format!("^(?:{pattern})")).map_err(|_| {
+            let shown = pattern.escape_debug();
+            fields.error(
+                name,
+                format!("has `{shown}`, which is no regular expression that assay reads"),
+            )
+        })?;
+        self.patterns.push(anchored);
+        self.texts.push(format!("re:{pattern}"));
+        Ok(())
+    }
+
+    /// The names and expressions as they were given.
+    pub(super) fn shown(&self) -> String {
+        self.texts.join(", ")
+    }
+
     fn read(fields: &Fields<'_>) -> Result<Ignored> {
         const NAME: &str = "ignore";
         let mut ignored = Ignored::default();
         for text in fields.texts(NAME)?.unwrap_or_default() {
             let shown = text.escape_debug();
             if let Some(pattern) = text.strip_prefix("re:") {
-                let anchored = Regex::new(&format!("^(?:{pattern})")).map_err(|_| {
-                    fields.error(
-                        NAME,
-                        format!("has `{shown}`, which is no regular expression that assay reads"),
-                    )
-                })?;
-                ignored.patterns.push(anchored);
-            } else if text == "Linear" || text.is_empty() {
+                ignored.add(fields, NAME, pattern)?;
+                continue;
+            }
+            if text == "Linear" || text.is_empty() {
                 let what = format!("has `{shown}`, which leaves every layer out");
                 return Err(fields.error(NAME, what));
             }

@@ -1,6 +1,6 @@
 //! GPTQ's description, as AutoGPTQ, transformers and gptqmodel write it.
 
-use super::{Part, check_pack_dtype, check_rest};
+use super::{Ignored, Part, check_pack_dtype, check_rest};
 use crate::checkpoint::config::LINEARS;
 use crate::checkpoint::config::fields::Fields;
 use crate::checkpoint::expected::Kind;
@@ -36,6 +36,8 @@ pub struct Gptq {
     pub format: GptqFormat,
     /// The quantised layers of a block as `self_attn.q_proj`; `None` is all seven.
     pub modules: Option<Vec<String>>,
+    /// Layers left out by an expression: gptqmodel's `dynamic` with keys `-:expression`.
+    pub excluded: Ignored,
 }
 
 impl Gptq {
@@ -48,7 +50,8 @@ impl Gptq {
     /// (`mlp.down_proj`), so that a path's block does not matter.
     pub fn covers(&self, path: &str) -> bool {
         let module = within_block(path);
-        self.modules.as_ref().is_none_or(|m| m.iter().any(|name| name == module))
+        !self.excluded.contains(path)
+            && self.modules.as_ref().is_none_or(|m| m.iter().any(|name| name == module))
     }
 
     pub(super) fn linear(&self) -> Linear {
@@ -114,7 +117,6 @@ const HARMLESS: &[&str] = &[
 const REFUSED: &[(&str, &str)] = &[
     ("activation", "quantised activations"),
     ("adapter", "an adapter on top of the weights"),
-    ("dynamic", "settings of single layers"),
     ("is_marlin_format", "weights repacked for Marlin"),
     ("lm_head", "a quantised lm_head"),
     ("modules_to_not_convert", "layers left out by name"),
@@ -128,9 +130,9 @@ pub(super) fn parse(fields: &Fields<'_>) -> Result<Gptq> {
     let desc_act = fields.need("desc_act", fields.flag("desc_act")?, super::WHY)?;
     let format = format(fields)?;
     check_pack_dtype(fields)?;
-    let modules = modules(fields)?;
+    let (modules, excluded) = (modules(fields)?, excluded(fields)?);
     check_rest(fields, "GPTQ", HARMLESS, REFUSED)?;
-    Ok(Gptq { bits, group_size, sym, desc_act, format, modules })
+    Ok(Gptq { bits, group_size, sym, desc_act, format, modules, excluded })
 }
 
 fn format(fields: &Fields<'_>) -> Result<GptqFormat> {
@@ -193,6 +195,25 @@ fn modules(fields: &Fields<'_>) -> Result<Option<Vec<String>>> {
     Ok(Some(names))
 }
 
+/// The layers that `dynamic` leaves out. Its other keys (`+:` or none) change settings of the layers
+/// that they match, which is refused.
+fn excluded(fields: &Fields<'_>) -> Result<Ignored> {
+    const NAME: &str = "dynamic";
+    let mut excluded = Ignored::default();
+    for key in fields.object(NAME)?.into_iter().flat_map(|o| o.keys()) {
+        let Some(pattern) = key.strip_prefix("-:") else {
+            let what = format!(
+                "asks for settings of single layers (`{}`), which is not supported: only layers \
+                 left out (`-:`) are",
+                key.escape_debug()
+            );
+            return Err(fields.error(NAME, what));
+        };
+        excluded.add(fields, NAME, pattern)?;
+    }
+    Ok(excluded)
+}
+
 /// Whether a name is that of an expert's linear layer.
 fn is_expert(name: &str) -> bool {
     let rest = name.strip_prefix("mlp.experts.").and_then(|r| r.split_once('.'));
@@ -213,6 +234,7 @@ pub(super) fn difference(a: &Gptq, b: &Gptq) -> Option<(&'static str, String, St
         ("sym", a.sym.to_string(), b.sym.to_string()),
         ("desc_act", a.desc_act.to_string(), b.desc_act.to_string()),
         ("checkpoint_format", format(a), format(b)),
+        ("dynamic", a.excluded.shown(), b.excluded.shown()),
     ];
     if let Some(field) = fields.into_iter().find(|(_, a, b)| a != b) {
         return Some(field);
