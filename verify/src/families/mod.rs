@@ -89,9 +89,9 @@ fn examples_of(op: &str) -> Vec<(Value, Tensors)> {
         | "awq_gemm" | "ct_gemm" | "fp8_gemm" => quantised::examples(op),
         "rope" => {
             let positions = Tensor::from_i32(&[2], &[5, 6]);
-            let tensors = || vec![("x", ones(&[2, 1, 8])), ("positions", positions.clone())];
+            let tensors = || vec![("x", ones(&[2, 1, 64])), ("positions", positions.clone())];
             let yarn = json!({
-                "rope_type": "yarn", "factor": 4.0, "original_max_position": 32, "beta_fast": 32.0,
+                "rope_type": "yarn", "factor": 4.0, "original_max_position": 4096, "beta_fast": 32.0,
                 "beta_slow": 1.0, "truncate": true, "attention_factor": 1.1,
             });
             let dynamic = json!({ "rope_type": "dynamic", "factor": 2.0, "max_position": 4 });
@@ -103,7 +103,10 @@ fn examples_of(op: &str) -> Vec<(Value, Tensors)> {
         "attention" => {
             let kv = || ones(&[5000, 2, 128]);
             let tensors = vec![("q", ones(&[3, 4, 128])), ("k", kv()), ("v", kv())];
-            vec![(json!({ "scale": 1.0 / 128f64.sqrt(), "window": 300 }), tensors)]
+            let scale = 1.0 / 128f64.sqrt();
+            [json!({ "scale": scale }), json!({ "scale": scale, "window": 300 })]
+                .map(|params| (params, tensors.clone()))
+                .into()
         }
         "silu_mul" => vec![(json!({}), vec![("gate", ones(&[2, 8])), ("up", ones(&[2, 8]))])],
         "add" => vec![(json!({}), vec![("a", ones(&[2, 8])), ("b", ones(&[2, 8]))])],
