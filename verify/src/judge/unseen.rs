@@ -60,7 +60,7 @@ pub(super) fn unseen<O: Op>(
     }
     if scope == Unseen::Catalogue {
         // What no case even has the shape for.
-        for (params, tensors) in crate::families::examples::<O>() {
+        for (params, tensors) in crate::families::kernel_examples::<O>() {
             for fault in O::faults(&params, &tensors) {
                 seen.entry(key(&fault)).or_insert(false);
             }
