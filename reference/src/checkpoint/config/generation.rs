@@ -58,8 +58,6 @@ pub struct GenerationConfig {
     pub sampling: Sampling,
     /// At most so many new tokens, if it says so.
     pub max_new_tokens: Option<usize>,
-    /// Whether there is such a file.
-    pub exists: bool,
 }
 
 impl GenerationConfig {
@@ -72,11 +70,7 @@ impl GenerationConfig {
         // What transformers takes for a setting that is not named.
         let defaults = Sampling { top_k: 50, ..Sampling::GREEDY };
         let Some(object) = json::read_optional(&path)? else {
-            return Ok(GenerationConfig {
-                sampling: defaults,
-                max_new_tokens: None,
-                exists: false,
-            });
+            return Ok(GenerationConfig { sampling: defaults, max_new_tokens: None });
         };
         let f = Fields::new(&path, "", &object);
         let sampling = Sampling {
@@ -91,6 +85,6 @@ impl GenerationConfig {
         sampling.check().map_err(|e| crate::Error::file(&path, e.to_string()))?;
         check_rest(&f)?;
         let max_new_tokens = f.integer("max_new_tokens", 1..=1 << 30)?.map(|n| n as usize);
-        Ok(GenerationConfig { sampling, max_new_tokens, exists: true })
+        Ok(GenerationConfig { sampling, max_new_tokens })
     }
 }
