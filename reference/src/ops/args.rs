@@ -111,11 +111,6 @@ impl<'a, R: Real> Inputs<'a, R> {
         Inputs { args }
     }
 
-    /// No inputs, to be filled with edges.
-    pub fn none() -> Self {
-        Inputs { args: Vec::new() }
-    }
-
     /// The same inputs with one more, which hides an earlier one of the same name.
     pub fn with(mut self, name: &'a str, arg: Arg<'a, R>) -> Self {
         self.args.retain(|(n, _)| *n != name);

@@ -17,7 +17,8 @@ pub type Observer<'o, R> = dyn FnMut(&Node, &[R]) + 'o;
 /// A forward in progress: the plan, its weights and the keys and values so far.
 ///
 /// Every row's result depends only on the tokens up to it, bit for bit: a prompt in one step, in
-/// chunks or token by token gives the same bits.
+/// chunks or token by token gives the same bits. Under dynamic rope scaling it also depends on where
+/// calls end (see [`rope`](mod@crate::ops::rope)).
 #[derive(Debug)]
 pub struct Forward<'c, R> {
     checkpoint: &'c Checkpoint,

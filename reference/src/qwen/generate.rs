@@ -24,7 +24,7 @@ pub struct Options<'a> {
     /// How tokens are chosen.
     pub sampling: Sampling,
     /// The prompt is fed in calls of at most so many tokens, 0 for one call. The results have the
-    /// same bits; logits of [chunk, vocab] are held at a time.
+    /// same bits, but under dynamic rope scaling; logits of [chunk, vocab] are held at a time.
     pub chunk: usize,
     /// With each token, the log probabilities of so many most likely ones; `None` for none at all.
     pub logprobs: Option<usize>,

@@ -74,8 +74,9 @@ impl Sampling {
         if !(0.0..=1.0).contains(&self.min_p) {
             return wrong("min_p", "from 0 (keeps all tokens) to 1", self.min_p);
         }
-        if !(not_negative(self.repetition_penalty) && self.repetition_penalty > 0.0) {
-            return wrong("repetition_penalty", "above 0 (1 is none)", self.repetition_penalty);
+        if !(1e-3..=1e3).contains(&self.repetition_penalty) {
+            let range = "from 0.001 to 1000 (1 is none)";
+            return wrong("repetition_penalty", range, self.repetition_penalty);
         }
         Ok(())
     }
@@ -158,7 +159,8 @@ fn penalise(logits: &mut [f64], seen: &[u32], penalty: f64) {
 /// The tokens that survive all steps, with their probabilities, by ascending id.
 ///
 /// # Errors
-/// [`Error::Request`] when the logits are NaN, +inf or all -inf: nothing can be drawn from them.
+/// [`Error::Request`] when the logits are NaN, +inf or all -inf, or the temperature is so small that
+/// they leave f64: nothing can be drawn from them.
 pub fn survivors(logits: &[f64], seen: &[u32], sampling: &Sampling) -> Result<Vec<(u32, f64)>> {
     if let trouble @ (LogitState::Nan(_) | LogitState::Infinite(_) | LogitState::Masked) =
         classify(logits)
@@ -174,6 +176,12 @@ pub fn survivors(logits: &[f64], seen: &[u32], sampling: &Sampling) -> Result<Ve
         .filter(|(_, x)| kept(x))
         .map(|(i, x)| (i, x / sampling.temperature))
         .collect();
+    if !pairs.iter().map(|p| p.1).fold(f64::NEG_INFINITY, f64::max).is_finite() {
+        let t = sampling.temperature;
+        return Err(Error::Request(format!(
+            "cannot sample: divided by the temperature {t:e}, the logits are beyond f64"
+        )));
+    }
     if sampling.top_k > 0 && sampling.top_k < pairs.len() {
         let mut sorted: Vec<f64> = pairs.iter().map(|p| p.1).collect();
         sorted.sort_by(|a, b| b.total_cmp(a));
@@ -225,8 +233,9 @@ impl Sampler {
         Ok(Sampler { sampling, rng: Rng::new(sampling.seed) })
     }
 
-    /// The next token. Logits from which nothing can be drawn (see [`classify`]) give what greedy
-    /// decoding gives: the first NaN, the first +inf, or id 0.
+    /// The next token. Logits from which nothing can be drawn (see [`survivors`]) give what greedy
+    /// decoding gives: the first NaN, the first +inf, or id 0; under a vanishing temperature the
+    /// largest.
     pub fn choose(&mut self, logits: &[f64], seen: &[u32]) -> u32 {
         if !self.sampling.is_greedy() {
             let u = self.rng.uniform();

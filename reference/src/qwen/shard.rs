@@ -29,7 +29,7 @@ impl From<usize> for Ranks {
     }
 }
 
-/// One rank of several; the default is all of the model.
+/// One rank of several; rank 0 of 1 is all of the model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rank {
     /// This rank.
@@ -39,9 +39,6 @@ pub struct Rank {
 }
 
 impl Rank {
-    /// The whole model.
-    pub const ALL: Rank = Rank { rank: 0, of: 1 };
-
     /// `@1` in probe names, nothing for the whole model.
     pub fn suffix(self) -> String {
         if self.of == 1 { String::new() } else { format!("@{}", self.rank) }

@@ -1,7 +1,7 @@
 //! config.json: both spellings are read, nothing is guessed, nothing that counts is overlooked.
 
 use assay_reference::Dtype;
-use assay_reference::checkpoint::{Architecture, Config};
+use assay_reference::checkpoint::{Architecture, Config, GenerationConfig};
 use assay_reference::ops::rope::Scaling;
 use serde_json::{Value, json};
 
@@ -306,8 +306,42 @@ fn types_and_ranges_are_checked() {
     for bad in [json!(32), json!(-1), json!([2, 99]), json!("2"), json!(2.5)] {
         assert_says(&qwen3_with("eos_token_id", bad), &["`eos_token_id`", "below vocab_size 32"]);
     }
+    let mut model = Model::qwen3();
+    model
+        .set("architectures", json!(["Qwen3MoeForCausalLM"]))
+        .set("model_type", json!("qwen3_moe"))
+        .set("num_experts", json!(4096))
+        .set("num_experts_per_tok", json!(8))
+        .set("norm_topk_prob", json!(true))
+        .set("decoder_sparse_step", json!(1))
+        .set("moe_intermediate_size", json!(8))
+        .set("num_hidden_layers", json!(33));
+    assert_says(&model.config_error(), &["`num_experts` is 4096 in each of 33 layers", "131072"]);
     let long = qwen3_with("hidden_size", json!("9".repeat(1000)));
     assert!(long.len() < 400, "a long value is cut: {long}");
+}
+
+/// What would choose other tokens and is not read; off, and 1 for factors, is no choice.
+#[test]
+fn a_generation_config_that_samples_otherwise_is_refused() {
+    let model = Model::qwen3();
+    let open = |text: &str| {
+        model.file("generation_config.json", text);
+        GenerationConfig::open(model.path())
+    };
+    let off = r#"{"num_beams": 1, "typical_p": 1.0, "no_repeat_ngram_size": 0, "top_h": null,
+        "suppress_tokens": [], "top_k": 20}"#;
+    assert_eq!(open(off).expect("nothing is on").sampling.top_k, 20);
+    for (field, value) in [
+        ("num_beams", "4"),
+        ("no_repeat_ngram_size", "3"),
+        ("suppress_tokens", "[5]"),
+        ("top_h", "0.4"),
+    ] {
+        let text = open(&format!(r#"{{"{field}": {value}}}"#)).expect_err("refused").to_string();
+        let named = format!("generation_config.json: `{field}` is {value}");
+        assert!(text.contains(&named), "{text}");
+    }
 }
 
 #[test]

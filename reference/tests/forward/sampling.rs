@@ -116,6 +116,10 @@ fn temperature_zero_and_no_sampling_are_greedy() {
         let mut sampler = Sampler::new(s).expect("in range");
         assert_eq!(sampler.choose(&logits, &[]), 1);
     }
+    // The limit of small temperatures, where the quotients leave f64 in either direction.
+    let mut cold = Sampler::new(Sampling { temperature: 1e-320, ..sampling() }).expect("in range");
+    assert_eq!(cold.choose(&logits, &[]), 1);
+    assert_eq!(cold.choose(&[-5.0, -4.0, -3.0], &[]), 2);
     // The penalty holds in greedy decoding too, as transformers has it.
     let s = Sampling { repetition_penalty: 2.0, ..Sampling::GREEDY };
     assert_eq!(Sampler::new(s).expect("in range").choose(&logits, &[1, 99]), 2);
@@ -149,6 +153,7 @@ fn settings_out_of_range_are_refused() {
         (Sampling { top_p: 1.1, ..sampling() }, "top_p"),
         (Sampling { min_p: -1.0, ..sampling() }, "min_p"),
         (Sampling { repetition_penalty: 0.0, ..sampling() }, "repetition_penalty"),
+        (Sampling { repetition_penalty: 1e-320, ..sampling() }, "repetition_penalty"),
     ] {
         let error = Sampler::new(s).unwrap_err().to_string();
         assert!(error.starts_with(named), "{error}");

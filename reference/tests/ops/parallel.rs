@@ -221,6 +221,26 @@ fn the_bias_of_a_row_parallel_matmul_is_added_once() {
     }
 }
 
+/// Over as many ranks the fault is what happens: each stores its part with the bias in it.
+#[test]
+fn a_bias_of_every_rank_is_stored_with_each_part() {
+    let bf = Rounding::nearest(Dtype::Bf16);
+    for mut s in row_parallel() {
+        s.params.ranks = 2;
+        s.params.bias = Bias::Times(2);
+        let part = |r: usize| {
+            let cut = r * 48..(r + 1) * 48;
+            let x = s.tensors["x"].slice_axis(1, cut.clone());
+            let w = s.tensors["weight"].slice_axis(1, cut);
+            let args = [("x", x), ("weight", w), ("bias", s.tensors["bias"].clone())];
+            let one = setup::<Matmul, 3>(matmul::Params::default(), args);
+            whole::<_, f32>(&one).into_iter().map(|y| bf.round(y.into()) as f32).collect::<Vec<_>>()
+        };
+        let want: Vec<f32> = part(0).iter().zip(part(1)).map(|(a, b)| a + b).collect();
+        assert_eq!(whole::<_, f32>(&s), want);
+    }
+}
+
 /// One that is not row-parallel has no ranks to choose.
 #[test]
 fn only_a_row_parallel_matmul_has_partials() {

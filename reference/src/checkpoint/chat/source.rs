@@ -72,7 +72,8 @@ fn files(dir: &Path) -> Result<Vec<Named>> {
     let folder = dir.join("additional_chat_templates");
     let entries = match std::fs::read_dir(&folder) {
         Ok(entries) => entries,
-        Err(_) => return Ok(out),
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(out),
+        Err(e) => return Err(Error::io(folder)(e)),
     };
     let mut names: Vec<String> = entries
         .filter_map(|e| e.ok()?.file_name().into_string().ok())

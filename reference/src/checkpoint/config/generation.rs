@@ -3,9 +3,53 @@
 use std::path::Path;
 
 use super::fields::Fields;
+use super::known::is_off;
 use crate::checkpoint::json;
 use crate::error::Result;
 use crate::qwen::sample::Sampling;
+
+/// Fields that change which tokens are chosen, unless they are off.
+const REFUSED: &[&str] = &[
+    "bad_words_ids",
+    "begin_suppress_tokens",
+    "dola_layers",
+    "epsilon_cutoff",
+    "eta_cutoff",
+    "exponential_decay_length_penalty",
+    "forced_bos_token_id",
+    "forced_eos_token_id",
+    "min_length",
+    "min_new_tokens",
+    "no_repeat_ngram_size",
+    "encoder_no_repeat_ngram_size",
+    "penalty_alpha",
+    "sequence_bias",
+    "stop_strings",
+    "suppress_tokens",
+    "top_h",
+    "watermarking_config",
+];
+
+/// The same, and 1 is off too.
+const REFUSED_FACTORS: &[&str] =
+    &["encoder_repetition_penalty", "guidance_scale", "num_beam_groups", "num_beams", "typical_p"];
+
+/// Refuses what would give other tokens and is not read.
+fn check_rest(f: &Fields<'_>) -> Result<()> {
+    let is_on = |name: &&'static str| f.value(name).filter(|v| !is_off(v));
+    let factor = |name: &&'static str| is_on(name).filter(|v| v.as_f64() != Some(1.0));
+    let set = REFUSED.iter().find_map(|n| is_on(n).map(|v| (n, v)));
+    match set.or_else(|| REFUSED_FACTORS.iter().find_map(|n| factor(n).map(|v| (n, v)))) {
+        None => Ok(()),
+        Some((name, value)) => Err(f.error(
+            name,
+            format!(
+                "is {value}, which assay does not apply when it samples: other tokens would be \
+                 chosen; remove it from a copy of the file to do without it"
+            ),
+        )),
+    }
+}
 
 /// The settings of `generation_config.json`, with transformers' defaults where it names none.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -14,25 +58,19 @@ pub struct GenerationConfig {
     pub sampling: Sampling,
     /// At most so many new tokens, if it says so.
     pub max_new_tokens: Option<usize>,
-    /// Whether there is such a file.
-    pub exists: bool,
 }
 
 impl GenerationConfig {
     /// Reads `generation_config.json` in `dir`, if there is one.
     ///
     /// # Errors
-    /// When the file cannot be read, or a setting is of a wrong type or out of range.
+    /// When the file cannot be read, or a setting is of a wrong type, out of range or not supported.
     pub fn open(dir: &Path) -> Result<GenerationConfig> {
         let path = dir.join("generation_config.json");
         // What transformers takes for a setting that is not named.
         let defaults = Sampling { top_k: 50, ..Sampling::GREEDY };
         let Some(object) = json::read_optional(&path)? else {
-            return Ok(GenerationConfig {
-                sampling: defaults,
-                max_new_tokens: None,
-                exists: false,
-            });
+            return Ok(GenerationConfig { sampling: defaults, max_new_tokens: None });
         };
         let f = Fields::new(&path, "", &object);
         let sampling = Sampling {
@@ -45,7 +83,8 @@ impl GenerationConfig {
             seed: 0,
         };
         sampling.check().map_err(|e| crate::Error::file(&path, e.to_string()))?;
+        check_rest(&f)?;
         let max_new_tokens = f.integer("max_new_tokens", 1..=1 << 30)?.map(|n| n as usize);
-        Ok(GenerationConfig { sampling, max_new_tokens, exists: true })
+        Ok(GenerationConfig { sampling, max_new_tokens })
     }
 }

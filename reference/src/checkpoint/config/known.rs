@@ -162,7 +162,7 @@ pub(super) fn check(config: &Fields<'_>) -> Result<()> {
 }
 
 /// Whether a value switches its field off.
-fn is_off(value: &Value) -> bool {
+pub(super) fn is_off(value: &Value) -> bool {
     match value {
         Value::Null => true,
         Value::Bool(on) => !on,

@@ -22,6 +22,9 @@ pub struct Moe {
 const WHY: &str =
     "assay does not guess it: take it from the original config.json (Qwen3-30B-A3B's is";
 
+/// The most experts of a whole model: each is looked at by name before a tensor is.
+const MAX_EXPERTS: usize = 1 << 17;
+
 /// The fields of a mixture; `None` for dense architectures, whose config must not have them.
 pub(super) fn read(
     f: &Fields<'_>,
@@ -56,6 +59,16 @@ pub(super) fn read(
     let dense = f.integers("mlp_only_layers", 0..=layers as i64 - 1)?.unwrap_or_default();
     let sparse: Vec<bool> =
         (0..layers).map(|i| (i + 1).is_multiple_of(step) && !dense.contains(&(i as i64))).collect();
+    let mixtures = sparse.iter().filter(|s| **s).count();
+    if mixtures * num_experts > MAX_EXPERTS {
+        return Err(f.error(
+            "num_experts",
+            format!(
+                "is {num_experts} in each of {mixtures} layers: at most {MAX_EXPERTS} experts in all \
+                 are supported (released models have about 12000)"
+            ),
+        ));
+    }
     Ok(Some(Moe {
         num_experts,
         num_experts_per_tok: chosen,

@@ -81,6 +81,7 @@ fn dims(params: &Params, x: &[usize], w: &[usize]) -> (usize, usize, usize) {
 }
 
 /// The sum over ranks of their stored partial products, each over a contiguous part of the reduction.
+/// A bias that all of these ranks add is stored with each part, as they would.
 fn over_ranks<R: Real>(
     x: &[R],
     weight: &[R],
@@ -92,7 +93,8 @@ fn over_ranks<R: Real>(
     let part = x.len().div_ceil(params.ranks).max(1);
     let mut parts = x.chunks(part).zip(weight.chunks(part)).enumerate().map(|(rank, (x, w))| {
         let y = R::dot(x, w, 0, &policy.acc);
-        store(if rank == 0 { with_bias(y) } else { policy.apply_one("accumulated", y) })
+        let biased = rank == 0 || params.bias == Bias::Times(params.ranks);
+        store(if biased { with_bias(y) } else { policy.apply_one("accumulated", y) })
     });
     let first = parts.next().unwrap_or(R::lift(0.0));
     let add = |sum: R, y: R| if params.ranks_stored { store(sum).add(y) } else { sum.add(y) };
@@ -171,6 +173,8 @@ impl Op for Matmul {
                         let Some(bias) = bias else { return sum };
                         match params.bias {
                             Bias::ByRow => sum.add(bias.at(r % n)),
+                            // Each of the ranks adds it once.
+                            Bias::Times(n) if n == params.ranks => sum.add(bias.at(c)),
                             Bias::Times(n) => (0..n).fold(sum, |sum, _| sum.add(bias.at(c))),
                             _ => sum.add(bias.at(c)),
                         }
