@@ -12,7 +12,7 @@ use assay_verify::judge::Verdict;
 fn traced(model: &str, args: &[&str], dir: &Path) -> Trace {
     let checkpoint = golden::path("checkpoints").join(model);
     let mut line = vec!["run".into(), checkpoint.into_os_string()];
-    line.extend(["--ids", "7,0,250,31,31,300", "--generate", "3"].map(Into::into));
+    line.extend(["--ids", "7,0,90,31,31,64", "--generate", "3"].map(Into::into));
     line.extend(args.iter().map(Into::into));
     line.extend(["--trace".into(), dir.as_os_str().to_owned()]);
     let out = cli::assay(line);
@@ -36,6 +36,7 @@ fn a_trace_of_ranks_is_explained_by_their_number() {
         ("tiny-qwen3", "2", "f32", "partials=2"),
         ("tiny-qwen3", "4", "stored", "partials=4_stored"),
         ("gptq-qwen3", "2", "f32", "partials=2"),
+        ("moe-norm-qwen3", "2", "f32", "partials=2"),
     ] {
         let dir = tempfile::tempdir().expect("a temporary folder");
         let args = ["--preset", "transformers-bf16", "--tp", ranks, "--reduce", sum];
@@ -44,7 +45,9 @@ fn a_trace_of_ranks_is_explained_by_their_number() {
         assert!(report.findings().is_empty(), "{model} {ranks}: {:?}", report.findings());
         assert_eq!(report.judged(), report.nodes.len(), "{model}: every probe was put together");
         // One process's sum is another: only so many ranks explain these two.
-        for probe in ["layers.0.o_proj", "layers.1.down_proj"] {
+        let moe = model.starts_with("moe");
+        let last = if moe { "layers.1.experts" } else { "layers.1.down_proj" };
+        for probe in ["layers.0.o_proj", last] {
             let found = conventions(&report, probe);
             // Of two terms there is one sum, whatever is stored after it.
             let names = |choice: &str| match ranks {

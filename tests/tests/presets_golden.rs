@@ -4,8 +4,9 @@
 use std::collections::BTreeMap;
 
 use assay_reference::Dtype;
+use assay_reference::qwen::preset::PRESETS;
 use assay_reference::trace::Trace;
-use assay_tests::golden;
+use assay_tests::{cli, golden};
 use assay_verify::diff::DiffReport;
 use assay_verify::judge::Verdict;
 
@@ -80,6 +81,31 @@ fn f64_recordings_are_within_the_f64_bound() {
     for (name, report) in &reports {
         assert_eq!(report.dtype, Dtype::F64);
         shares(name, report);
+    }
+}
+
+/// A run under a preset, recorded by `assay run` itself, is explained by that preset, whatever it keeps
+/// in f32.
+#[test]
+fn each_preset_explains_its_own_runs() {
+    for model in ["moe-norm-qwen3", "fp8-qwen3", "yarn-attn-qwen2"] {
+        let checkpoint = golden::checkpoint(model);
+        for preset in PRESETS {
+            let dir = tempfile::tempdir().expect("a temporary folder");
+            let trace = dir.path().join("trace");
+            let mut line = vec!["run".into(), checkpoint.dir().as_os_str().to_owned()];
+            let args = ["--ids", "7,0,90,31,31,64", "--generate", "2", "--preset", preset.name];
+            line.extend(args.map(Into::into));
+            line.extend(["--trace".into(), trace.as_os_str().to_owned()]);
+            let out = cli::assay(line);
+            assert_eq!(out.code, 0, "{out:#?}");
+            let trace = Trace::open(&trace).expect("a trace");
+            let report = golden::diff_under(preset.name, &checkpoint, &trace);
+            let shares = shares(&format!("{model} under {}", preset.name), &report);
+            // f32 and f64 differ from the oracle rounded once by their own roundings.
+            let coarse = preset.dtype.size() == 2;
+            assert!(!coarse || shares["matmul"] >= 0.98, "{model} {}: {shares:?}", preset.name);
+        }
     }
 }
 

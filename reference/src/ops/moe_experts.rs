@@ -7,7 +7,8 @@
 //! Conventions: what is stored in the model's dtype between the steps. By default gate, up, their
 //! product and the weighted output are, and the sum is f32, as in fused kernels; an eager framework
 //! also stores silu(gate), the output before it is weighted (`down=stored`), and the sum after each
-//! expert (`sum=stored`).
+//! expert (`sum=stored`). In a model split over n ranks each has a part of every expert's width; the
+//! ranks' sums are stored, then added in f32 or stored after each (`partials=2`, `4_stored` ...).
 //!
 //! Source: <https://arxiv.org/abs/2505.09388> and transformers' `Qwen3MoeExperts`
 
@@ -45,6 +46,10 @@ pub struct Params {
     pub up_proj: Linear,
     /// How down_proj is stored.
     pub down_proj: Linear,
+    /// Over how many ranks the experts' widths are split: their sums are stored, then added. 0 is 1.
+    pub ranks: usize,
+    /// Whether the sum over ranks is stored after each rank.
+    pub ranks_stored: bool,
     /// Whether scales of quantised weights are rounded to the stored dtype first.
     pub scales_stored: bool,
     /// Weighting of the experts.
@@ -101,7 +106,7 @@ fn linear<R: Real>(
     form.eval(Arg::Made { shape, data: x }, inputs, &prefix(expert, module), &own)
 }
 
-/// One expert's MLP over rows, before it is weighted.
+/// One expert's MLP over rows, before it is weighted: by rank, each from its part of the width.
 fn mlp<R: Real>(
     params: &Params,
     inputs: &Inputs<'_, R>,
@@ -109,7 +114,7 @@ fn mlp<R: Real>(
     x: &[R],
     rows: usize,
     policy: &Policy,
-) -> Vec<R> {
+) -> Vec<Vec<R>> {
     let [gate, up, down] = params.linears().map(|(module, form)| (expert, module, form));
     let side = |layer| {
         let mut out = linear(params, inputs, layer, x.to_vec(), rows, policy);
@@ -124,9 +129,22 @@ fn mlp<R: Real>(
     policy.apply("silu", &mut gate);
     gate.iter_mut().zip(&up).for_each(|(g, u)| *g = g.mul(*u));
     policy.apply("product", &mut gate);
-    let mut out = linear(params, inputs, down, gate, rows, policy);
-    policy.apply("down", &mut out);
-    out
+    let ranks = params.ranks.max(1);
+    let width = gate.len() / rows;
+    let size = width.div_ceil(ranks).max(1);
+    let one = |rank: usize| {
+        let mut part = gate.clone();
+        if ranks > 1 {
+            // Another rank's products add nothing.
+            let mine = rank * size..(rank + 1) * size;
+            let others = part.iter_mut().enumerate().filter(|(i, _)| !mine.contains(&(i % width)));
+            others.for_each(|(_, x)| *x = R::lift(0.0));
+        }
+        let mut out = linear(params, inputs, down, part, rows, policy);
+        policy.apply("down", &mut out);
+        out
+    };
+    (0..ranks).map(one).collect()
 }
 
 /// Experts of the case: those of which there are tensors.
@@ -184,8 +202,9 @@ impl Op for MoeExperts {
         let (h, e) = (x.cols(), routing.cols());
         let rows = tile.rows_of(routing.shape()[0]);
         let weights: Vec<Vec<R>> = rows.iter().map(|&r| routing.row(r)).collect();
-        // By row: what each of its experts adds.
-        let mut terms: Vec<Vec<Vec<R>>> = vec![Vec::new(); rows.len()];
+        // By rank and row: what each of its experts adds.
+        let ranks = params.ranks.max(1);
+        let mut terms: Vec<Vec<Vec<Vec<R>>>> = vec![vec![Vec::new(); rows.len()]; ranks];
         for expert in 0..e {
             let takes = |i: &usize| {
                 let last = || weights[*i][expert + 1..].iter().all(|w| w.value() == 0.0);
@@ -198,21 +217,24 @@ impl Op for MoeExperts {
             let data: Vec<R> = mine.iter().flat_map(|&i| x.row(rows[i])).collect();
             let source = (expert + params.shift) % e;
             let out = mlp(params, inputs, source, &data, mine.len(), policy);
-            for (i, row) in mine.into_iter().zip(out.chunks(h)) {
-                let w = weights[i][expert];
-                let mut scaled: Vec<R> = match params.weighting {
-                    Weighting::Routing => row.iter().map(|y| y.mul(w)).collect(),
-                    Weighting::One => row.to_vec(),
-                    Weighting::Squared => row.iter().map(|y| y.mul(w).mul(w)).collect(),
-                };
-                policy.apply("scaled", &mut scaled);
-                terms[i].push(scaled);
+            for (out, terms) in out.iter().zip(&mut terms) {
+                for (&i, row) in mine.iter().zip(out.chunks(h)) {
+                    let w = weights[i][expert];
+                    let mut scaled: Vec<R> = match params.weighting {
+                        Weighting::Routing => row.iter().map(|y| y.mul(w)).collect(),
+                        Weighting::One => row.to_vec(),
+                        Weighting::Squared => row.iter().map(|y| y.mul(w).mul(w)).collect(),
+                    };
+                    policy.apply("scaled", &mut scaled);
+                    terms[i].push(scaled);
+                }
             }
         }
         let _env = DefaultEnv::enter();
         let mut data = Vec::with_capacity(rows.len() * h);
-        for terms in terms {
-            let mut row = total(&terms, h, policy);
+        for i in 0..rows.len() {
+            let parts = terms.iter().map(|terms| total(&terms[i], h, policy)).collect();
+            let mut row = over_ranks(parts, params, policy);
             policy.apply("output", &mut row);
             tile.pick(&row, &mut data);
         }
@@ -237,6 +259,20 @@ impl Op for MoeExperts {
             kept("scaled", &["scaled"]),
             also_stored("sum"),
         ];
+        let mut partials = Knob::new("partials", "1");
+        for (value, ranks, stored) in [
+            ("2", 2, false),
+            ("4", 4, false),
+            ("8", 8, false),
+            ("4_stored", 4, true),
+            ("8_stored", 8, true),
+        ] {
+            partials = partials.or_eager(value, move |s: &mut Setup<Self>| {
+                s.params.ranks = ranks;
+                s.params.ranks_stored = stored;
+            });
+        }
+        knobs.push(partials);
         if params.has_scales() {
             knobs.push(Knob::new("scale", "file").or("stored", |s: &mut Setup<Self>| {
                 s.params.scales_stored = true;
@@ -308,6 +344,25 @@ fn total<R: Real>(terms: &[Vec<R>], width: usize, policy: &Policy) -> Vec<R> {
         policy.apply("sum", &mut row);
     }
     row
+}
+
+/// The sum of the ranks' stored sums; one rank's is not stored yet.
+fn over_ranks<R: Real>(mut parts: Vec<Vec<R>>, params: &Params, policy: &Policy) -> Vec<R> {
+    let store = |row: &mut Vec<R>| {
+        row.iter_mut().for_each(|y| *y = y.round(policy.output, policy.lambda));
+    };
+    if parts.len() > 1 {
+        parts.iter_mut().for_each(store);
+    }
+    let mut parts = parts.into_iter();
+    let first = parts.next().unwrap_or_default();
+    parts.fold(first, |mut sum, part| {
+        if params.ranks_stored {
+            store(&mut sum);
+        }
+        sum.iter_mut().zip(part).for_each(|(s, x)| *s = s.add(x));
+        sum
+    })
 }
 
 fn check_expert(params: &Params, tensors: &Tensors, expert: usize, h: usize) -> Result<()> {

@@ -45,7 +45,8 @@ const TRANSFORMERS: &[(&str, &str, &str)] = &[
 /// vLLM's own kernels, by their public sources: rms_norm multiplies by its weight in f32 and rounds
 /// once; cos and sin lie in a table of the model's dtype, in which the products are rounded too, as is
 /// silu(gate); flash attention keeps scores in f32 and rounds P relative to a running maximum; a
-/// quantised weight is formed in the model's dtype from a scale of that dtype; a fused mixture of
+/// quantised weight is formed in the model's dtype from a scale of that dtype; FP8 products have
+/// activations quantised by token and block; a fused mixture of
 /// experts keeps routing weights in f32.
 const FUSED: &[(&str, &str, &str)] = &[
     ("rope", "table", "stored"),
@@ -56,6 +57,7 @@ const FUSED: &[(&str, &str, &str)] = &[
     ("gptq_gemm", "scale", "stored"),
     ("awq_gemm", "scale", "stored"),
     ("ct_gemm", "scale", "stored"),
+    ("fp8_gemm", "activations", "fp8"),
     ("moe_route", "weights", "f32"),
     ("moe_experts", "silu", "stored"),
 ];
@@ -177,6 +179,9 @@ mod tests {
                     "attention" => serde_json::json!({ "scale": 1.0 }),
                     "gptq_gemm" => serde_json::json!({
                         "dequant": { "format": "v1", "group_size": 128 }, "matmul": {}
+                    }),
+                    "fp8_gemm" => serde_json::json!({
+                        "dequant": { "block": [128, 128] }, "matmul": {}
                     }),
                     "awq_gemm" => serde_json::json!({
                         "dequant": { "group_size": 128 }, "matmul": {}

@@ -22,6 +22,13 @@ pub struct Ranks {
     pub sum_stored: bool,
 }
 
+impl Ranks {
+    /// How they add: `f32` or `stored`.
+    pub fn name(self) -> &'static str {
+        if self.sum_stored { "stored" } else { "f32" }
+    }
+}
+
 impl From<usize> for Ranks {
     /// `count` ranks that add in f32.
     fn from(count: usize) -> Ranks {

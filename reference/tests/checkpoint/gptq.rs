@@ -85,7 +85,7 @@ fn other_methods_and_widths_are_refused_by_name() {
         &with("dynamic", json!({ "x": { "bits": 8 } })),
         &["dynamic` asks for settings of single layers"],
     );
-    assert_says(&with("dynamic", json!({ "-:(": {} })), &["dynamic` has `(`", "no regular"]);
+    assert_says(&with("dynamic", json!({ "-:(": {} })), &["dynamic` has `-:(`", "no regular"]);
     assert_says(&with("strange", json!(1)), &["strange` is not a field of GPTQ that assay knows"]);
     let mut model = Model::gptq();
     model

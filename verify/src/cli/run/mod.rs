@@ -129,7 +129,16 @@ pub(super) fn run(args: &RunArgs) -> anyhow::Result<u8> {
     if let Some(path) = &args.json.json {
         let result = if broken { "findings" } else { "pass" };
         let seed = job.settings.seed();
-        let body = Body { preset: preset.name, sampling: job.settings.sampling.into(), runs };
+        let ranks = job.ranks();
+        let body = Body {
+            preset: preset.name,
+            basis: if basis == Basis::F64 { "f64" } else { "f32" },
+            tp: ranks.count,
+            reduce: (ranks.count > 1).then(|| ranks.name()),
+            chunk: job.chunk(),
+            sampling: job.settings.sampling.into(),
+            runs,
+        };
         let seconds = start.elapsed().as_secs_f64();
         write_json(path, &Envelope::new("run", result, seed, seconds, body))?;
     }
@@ -163,9 +172,20 @@ struct Job<'a> {
 impl Job<'_> {
     /// A forward at position 0: the one place where it is made.
     fn forward<R: ops::Basis>(&self) -> anyhow::Result<Forward<'_, R>> {
+        Ok(Forward::split(self.checkpoint, self.preset, self.ranks())?)
+    }
+
+    fn ranks(&self) -> Ranks {
         let count = self.args.tp.unwrap_or(1);
-        let ranks = Ranks { count, sum_stored: self.args.reduce == Reduce::Stored };
-        Ok(Forward::split(self.checkpoint, self.preset, ranks)?)
+        Ranks { count, sum_stored: self.args.reduce == Reduce::Stored }
+    }
+
+    /// Prompt tokens in a call; 0 is all of them.
+    fn chunk(&self) -> usize {
+        // A dynamic rotation depends on where a call ends.
+        let by_call = matches!(self.checkpoint.config().rope_scaling, Scaling::Dynamic { .. });
+        let whole = if self.args.trace.is_some() || by_call { 0 } else { CHUNK };
+        self.args.chunk.map_or(whole, |n| n as usize)
     }
 
     fn all<R: ops::Basis>(&self, prompts: &[Prompt]) -> anyhow::Result<Vec<One>> {
@@ -197,7 +217,8 @@ impl Job<'_> {
                 say(&format!("finding: {which}{line}\n"), true);
             }
             if let (Some(dir), Some(recorder)) = (dir, recorder) {
-                recorder.save(&dir, self.checkpoint, self.preset, &prompt.ids, &one.ids)?;
+                let ranks = self.ranks();
+                recorder.save(&dir, self.checkpoint, self.preset, &prompt.ids, &one.ids, ranks)?;
                 say(&format!("[trace written to {}]\n", dir.display()), true);
                 one.trace = Some(dir);
             }
@@ -212,10 +233,7 @@ impl Job<'_> {
         recorder: &mut Option<Recorder<'_>>,
     ) -> anyhow::Result<One> {
         let mut forward = self.forward::<R>()?;
-        // A dynamic rotation depends on where a call ends.
-        let by_call = matches!(self.checkpoint.config().rope_scaling, Scaling::Dynamic { .. });
-        let whole = if self.args.trace.is_some() || by_call { 0 } else { CHUNK };
-        let chunk = self.args.chunk.map_or(whole, |n| n as usize);
+        let chunk = self.chunk();
         let bar = progress::bar(prompt.ids.len());
         bar.set_message("prompt tokens");
         let mut stream = Stream::new(self.tokenizer, &self.args.json);
@@ -249,7 +267,7 @@ impl Job<'_> {
         };
         let out =
             continue_prompt(&mut forward, &prompt.ids, &options, &mut observer, &mut on_event)?;
-        let text = stream.end(&out.tokens)?;
+        let text = stream.end(&out.tokens);
         let one = One::of_generation(prompt, out, text, self.tokenizer);
         if self.args.logprobs.is_some() {
             self.args.json.say(&output::logprobs(&one.logprobs));

@@ -37,16 +37,24 @@ impl<'a> Stream<'a> {
     }
 
     /// Prints the rest and gives the whole text, if there is a tokenizer.
-    pub(super) fn end(&self, ids: &[u32]) -> anyhow::Result<Option<String>> {
+    /// A token that the tokenizer does not have is U+FFFD.
+    pub(super) fn end(&self, ids: &[u32]) -> Option<String> {
         let Some(tokenizer) = self.tokenizer else {
             let ids: Vec<String> = ids.iter().map(u32::to_string).collect();
             self.json.say(&(ids.join(",") + "\n"));
-            return Ok(None);
+            return None;
         };
-        let text = tokenizer.decode(ids)?;
+        let known = |id: &u32| tokenizer.token(*id).is_some();
+        let mut text = String::new();
+        for run in ids.chunk_by(|a, b| known(a) == known(b)) {
+            match tokenizer.decode(run) {
+                Ok(part) => text += &part,
+                Err(_) => text.extend(run.iter().map(|_| '\u{fffd}')),
+            }
+        }
         let rest = text.strip_prefix(self.printed.as_str()).unwrap_or_default();
         self.json.say(&format!("{rest}\n"));
-        Ok(Some(text))
+        Some(text)
     }
 }
 

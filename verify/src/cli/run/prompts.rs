@@ -103,6 +103,9 @@ pub(super) fn read(
             ),
         }
     }
+    if args.system.is_some() && args.chat.is_empty() {
+        bail!("--system is for --chat: --messages has its own system message, plain text has none");
+    }
     let chats = sources.iter().any(|(_, s)| matches!(s, Source::Chat(_)));
     check_chat_flags(args, chats)?;
     let templates = if chats { Some(ChatTemplates::open(model)?) } else { None };

@@ -4,11 +4,12 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use anyhow::{Context, bail};
-use assay_reference::Tensor;
 use assay_reference::arith::Real;
 use assay_reference::checkpoint::Checkpoint;
+use assay_reference::qwen::shard::Ranks;
 use assay_reference::qwen::{Node, Plan, Preset, Share, View};
 use assay_reference::trace::{self, Manifest};
+use assay_reference::{Dtype, Rounding, Tensor};
 use glob::Pattern;
 
 /// Which probes are recorded.
@@ -115,6 +116,7 @@ impl<'s> Recorder<'s> {
         preset: &Preset,
         prompt: &[u32],
         new: &[u32],
+        ranks: Ranks,
     ) -> anyhow::Result<()> {
         let rows = self.segments.last().map_or(0, |s| s.1);
         let mut tokens = prompt.to_vec();
@@ -126,16 +128,25 @@ impl<'s> Recorder<'s> {
             .map(|(name, ranks)| {
                 let Columns { data, view, width } = joined(ranks);
                 let shape = view.shape(data.len() / width, width);
-                (name, Tensor::from_f64(preset.dtype, &shape, &data))
+                // What a preset keeps in f32 (routing weights of fused kernels) is recorded so.
+                let stored = Rounding::nearest(preset.dtype);
+                let fits = data.iter().all(|&x| x.is_nan() || stored.round(x) == x);
+                let dtype = if fits { preset.dtype } else { Dtype::F32 };
+                (name, Tensor::from_f64(dtype, &shape, &data))
             })
             .collect();
+        let mut producer = BTreeMap::from([
+            ("name".into(), "assay".into()),
+            ("version".into(), env!("CARGO_PKG_VERSION").into()),
+            ("preset".into(), preset.name.into()),
+        ]);
+        if ranks.count > 1 {
+            producer.insert("tp".into(), ranks.count.to_string());
+            producer.insert("reduce".into(), ranks.name().into());
+        }
         let manifest = Manifest {
             assay_trace: trace::VERSION,
-            producer: BTreeMap::from([
-                ("name".into(), "assay".into()),
-                ("version".into(), env!("CARGO_PKG_VERSION").into()),
-                ("preset".into(), preset.name.into()),
-            ]),
+            producer,
             dtype: preset.dtype,
             architecture: checkpoint.config().architecture.class().into(),
             tokens,

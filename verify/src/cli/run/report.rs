@@ -14,6 +14,12 @@ use super::prompts::Prompt;
 #[derive(Debug, Serialize)]
 pub(super) struct Body {
     pub(super) preset: &'static str,
+    pub(super) basis: &'static str,
+    pub(super) tp: usize,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) reduce: Option<&'static str>,
+    /// Prompt tokens in a call; 0 is all of them.
+    pub(super) chunk: usize,
     pub(super) sampling: How,
     /// In the prompts' order.
     pub(super) runs: Vec<One>,
@@ -56,6 +62,9 @@ pub(super) struct One {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     top: Vec<Logit>,
     broken: Vec<Broken>,
+    /// New tokens that the tokenizer does not have.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    undecodable: Vec<u32>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) trace: Option<PathBuf>,
 }
@@ -110,6 +119,7 @@ impl One {
             logprobs: Vec::new(),
             top,
             broken: Broken::of(0, state).into_iter().collect(),
+            undecodable: Vec::new(),
             trace: None,
         }
     }
@@ -126,9 +136,11 @@ impl One {
             let best = step.best.into_iter().map(|(id, x)| choice(id, x, Vec::new()));
             choice(step.token, step.logprob, best.collect())
         });
+        let unknown = |id: &u32| tokenizer.is_some_and(|t| t.token(*id).is_none());
         One {
             prompt: prompt.text.clone(),
             prompt_ids: prompt.ids.clone(),
+            undecodable: out.tokens.iter().copied().filter(unknown).collect(),
             ids: out.tokens,
             text,
             stop: Some(match out.stop {
@@ -143,7 +155,7 @@ impl One {
     }
 
     pub(super) fn is_broken(&self) -> bool {
-        !self.broken.is_empty()
+        !self.broken.is_empty() || !self.undecodable.is_empty()
     }
 
     pub(super) fn stopped_by(&self) -> String {
@@ -168,6 +180,16 @@ impl One {
                 if n > 1 { format!(" and {} more", n - 1) } else { String::new() }
             )
         };
-        kinds.into_iter().map(sentence).collect()
+        let mut all: Vec<String> = kinds.into_iter().map(sentence).collect();
+        if let Some(first) = self.undecodable.first() {
+            all.push(format!(
+                "the model chose token {first}, which its tokenizer does not have ({} of {} new \
+                 tokens): the head has more rows than there are tokens, and a sound model never \
+                 picks those",
+                self.undecodable.len(),
+                self.ids.len()
+            ));
+        }
+        all
     }
 }

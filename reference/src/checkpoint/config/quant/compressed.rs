@@ -47,16 +47,23 @@ impl Ignored {
     }
 
     /// Adds a regular expression that must match from the start of a module's name.
-    pub(super) fn add(&mut self, fields: &Fields<'_>, name: &str, pattern: &str) -> Result<()> {
+    /// `given` is the field's own text of it.
+    pub(super) fn add(
+        &mut self,
+        fields: &Fields<'_>,
+        name: &str,
+        given: &str,
+        pattern: &str,
+    ) -> Result<()> {
         let anchored = Regex::new(&format!("^(?:{pattern})")).map_err(|_| {
-            let shown = pattern.escape_debug();
+            let shown = given.escape_debug();
             fields.error(
                 name,
                 format!("has `{shown}`, which is no regular expression that assay reads"),
             )
         })?;
         self.patterns.push(anchored);
-        self.texts.push(format!("re:{pattern}"));
+        self.texts.push(given.to_owned());
         Ok(())
     }
 
@@ -71,7 +78,7 @@ impl Ignored {
         for text in fields.texts(NAME)?.unwrap_or_default() {
             let shown = text.escape_debug();
             if let Some(pattern) = text.strip_prefix("re:") {
-                ignored.add(fields, NAME, pattern)?;
+                ignored.add(fields, NAME, text, pattern)?;
                 continue;
             }
             if text == "Linear" || text.is_empty() {

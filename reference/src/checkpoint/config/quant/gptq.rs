@@ -209,7 +209,7 @@ fn excluded(fields: &Fields<'_>) -> Result<Ignored> {
             );
             return Err(fields.error(NAME, what));
         };
-        excluded.add(fields, NAME, pattern)?;
+        excluded.add(fields, NAME, key, pattern)?;
     }
     Ok(excluded)
 }
