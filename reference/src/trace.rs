@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use crate::checkpoint::{Shard, write};
+use crate::checkpoint::{Shard, ensure_file, write};
 use crate::dtype::Dtype;
 use crate::error::{Error, Result};
 use crate::tensor::Tensor;
@@ -65,6 +65,7 @@ impl Trace {
     /// When the manifest is missing, of another version or contradicts the files.
     pub fn open(dir: &Path) -> Result<Trace> {
         let path = dir.join("manifest.json");
+        ensure_file(&path)?;
         let text = std::fs::read_to_string(&path).map_err(Error::io(&path))?;
         let manifest: Manifest = serde_json::from_str(&text).map_err(|e| {
             Error::file(

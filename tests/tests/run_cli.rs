@@ -340,3 +340,45 @@ fn conversations_that_cannot_be_rendered() {
     std::fs::remove_file(copy.file("tokenizer.json")).unwrap();
     cli::refused(line(copy.path(), &["--chat", "x"]), &["tokenizer.json"]);
 }
+
+/// transformers applies some settings of generation_config.json to greedy text too.
+#[test]
+fn what_greedy_decoding_leaves_out_is_said() {
+    let copy = Copy::of("checkpoints/trained-qwen3");
+    copy.bytes("generation_config.json", |bytes| {
+        let mut all: Value = serde_json::from_slice(bytes).expect("golden JSON");
+        all["repetition_penalty"] = json!(1.3);
+        all["suppress_tokens"] = json!([88]);
+        *bytes = all.to_string().into_bytes();
+    });
+    let args = ["--ids", "5,6,5", "--generate", "2"];
+    let out = cli::assay(line(copy.path(), &args));
+    assert_eq!(out.code, 0, "{out:#?}");
+    assert!(out.stderr.contains("sets suppress_tokens to [88]"), "{out:#?}");
+    assert!(out.stderr.contains("--repetition-penalty"), "{out:#?}");
+    let given = [&args[..], &["--repetition-penalty", "1.3"]].concat();
+    let out = cli::assay(line(copy.path(), &given));
+    assert!(!out.stderr.contains("repetition_penalty to"), "{out:#?}");
+}
+
+/// A head has more rows than there are tokens; a model that picks one of those is wrong, and says so
+/// without losing its report.
+#[test]
+fn a_token_that_nobody_can_read_is_a_finding() {
+    let copy = Copy::of("checkpoints/trained-qwen3");
+    copy.bytes("tokenizer.json", |bytes| {
+        let mut all: Value = serde_json::from_slice(bytes).expect("golden JSON");
+        let vocab = all["model"]["vocab"].as_object_mut().expect("a vocabulary");
+        vocab.retain(|_, id| id != 20);
+        *bytes = all.to_string().into_bytes();
+    });
+    let args = ["--ids", "22,10,23,28", "--generate", "4", "--json", "-"];
+    let out = cli::assay(line(copy.path(), &args));
+    assert_eq!(out.code, 1, "{out:#?}");
+    assert!(out.stderr.contains("finding: the model chose token 20"), "{out:#?}");
+    let report: Value = serde_json::from_str(&out.stdout).expect("JSON");
+    assert_eq!(
+        (&report["result"], &report["runs"][0]["undecodable"]),
+        (&json!("findings"), &json!([20]))
+    );
+}

@@ -11,6 +11,7 @@ use std::sync::Arc;
 use assay_reference::checkpoint::Checkpoint;
 use assay_reference::ops::rope::Angle;
 use assay_reference::ops::{Scope, Tensors};
+use assay_reference::qwen::plan::as_loaded;
 use assay_reference::qwen::{Node, Plan, Preset, Source, View};
 use assay_reference::trace::Trace;
 use assay_reference::{Case, Dtype, Error, Result, Tensor};
@@ -182,12 +183,14 @@ impl Recording<'_> {
             let width = part.len() / (end - from);
             part.reshape(&view.shape(end - from, width))
         };
+        let dtype = self.trace.manifest().dtype;
+        let loaded = |arg: &str, t: Tensor| as_loaded(t, arg, dtype);
         for (arg, source) in &node.inputs {
             let t = match source {
                 Source::Probe(p, view) => recorded(p, *view, start)?,
                 Source::History(p, view) => recorded(p, *view, 0)?,
-                Source::Weight(name) => self.checkpoint.tensor(name)?,
-                Source::Part(name, cut) => cut.of(&self.checkpoint.tensor(name)?),
+                Source::Weight(name) => loaded(arg, self.checkpoint.tensor(name)?),
+                Source::Part(name, cut) => loaded(arg, cut.of(&self.checkpoint.tensor(name)?)),
                 Source::Tokens => {
                     let ids = &self.trace.manifest().tokens[start..end];
                     let ids: Vec<i32> = ids.iter().map(|&i| i as i32).collect();

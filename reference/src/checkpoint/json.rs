@@ -8,6 +8,7 @@ use std::path::Path;
 use serde::de::{Deserialize, Deserializer, Error as _, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Number, Value};
 
+use crate::checkpoint::ensure_file;
 use crate::error::{Error, Result};
 
 /// A JSON object, in the file's order.
@@ -18,6 +19,7 @@ const MAX_BYTES: u64 = 256 << 20;
 
 /// Reads the object in `path`.
 pub(super) fn read(path: &Path) -> Result<Object> {
+    ensure_file(path)?;
     let file = File::open(path).map_err(Error::io(path))?;
     let mut bytes = Vec::new();
     file.take(MAX_BYTES + 1).read_to_end(&mut bytes).map_err(Error::io(path))?;

@@ -56,6 +56,14 @@ pub(crate) fn ensure_folder(dir: &Path) -> Result<()> {
     }
 }
 
+/// Checks that `path` is a file: to open a pipe would wait for its writer.
+pub(crate) fn ensure_file(path: &Path) -> Result<()> {
+    if std::fs::metadata(path).map_err(Error::io(path))?.is_file() {
+        return Ok(());
+    }
+    Err(Error::file(path, "is not a regular file"))
+}
+
 /// At most five of `names`, quoted, and how many more there are.
 pub(crate) fn list<'a>(names: impl IntoIterator<Item = &'a str>) -> String {
     const SHOWN: usize = 5;

@@ -6,7 +6,7 @@ use crate::arith::{Real, fenv::DefaultEnv};
 use crate::checkpoint::Checkpoint;
 use crate::error::{Error, Result};
 use crate::ops::{Arg, Basis, Inputs, Tensors};
-use crate::qwen::plan::{Node, Plan, Source, View};
+use crate::qwen::plan::{Node, Plan, Source, View, as_loaded};
 use crate::qwen::preset::Preset;
 use crate::qwen::shard::Ranks;
 use crate::tensor::Tensor;
@@ -60,10 +60,12 @@ impl<'c, R: Basis> Forward<'c, R> {
             for (arg, source) in &node.inputs {
                 match source {
                     Source::Weight(name) => {
-                        tensors.insert(arg.to_string(), checkpoint.tensor(name)?);
+                        let t = as_loaded(checkpoint.tensor(name)?, arg, preset.dtype);
+                        tensors.insert(arg.to_string(), t);
                     }
                     Source::Part(name, cut) => {
-                        tensors.insert(arg.to_string(), cut.of(&checkpoint.tensor(name)?));
+                        let part = cut.of(&checkpoint.tensor(name)?);
+                        tensors.insert(arg.to_string(), as_loaded(part, arg, preset.dtype));
                     }
                     Source::History(probe, _) => {
                         history.insert(probe.clone(), Vec::new());

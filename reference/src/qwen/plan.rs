@@ -12,9 +12,11 @@ use serde_json::{Value, json};
 
 use super::shard::{self, Cut, Rank, Ranks, Split};
 use crate::checkpoint::{Config, config::EXPERT};
+use crate::dtype::Dtype;
 use crate::error::Result;
 use crate::ops::linear::Linear;
 use crate::ops::{all_reduce, moe_experts, moe_route, rms_norm, rope};
+use crate::tensor::Tensor;
 
 /// Where an op's argument comes from.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -193,6 +195,19 @@ pub fn linear_at(config: &Config, path: &str) -> (Linear, Vec<&'static str>) {
         Some(q) => (q.linear(), q.parts([1, 1]).into_iter().map(|(part, ..)| part).collect()),
         None => (Linear::Dense, vec!["weight"]),
     }
+}
+
+/// A tensor of the checkpoint as a model that runs in `dtype` holds it: engines cast weights and biases
+/// to a 16-bit dtype when they load them. Scales and packed values stay: what is done with those is a
+/// convention of their ops.
+pub fn as_loaded(t: Tensor, arg: &str, dtype: Dtype) -> Tensor {
+    let part = arg.rsplit('.').next().unwrap_or(arg);
+    let float = matches!(t.dtype(), Dtype::Bf16 | Dtype::F16 | Dtype::F32 | Dtype::F64);
+    let narrow = matches!(dtype, Dtype::Bf16 | Dtype::F16);
+    if !(float && narrow && t.dtype() != dtype && matches!(part, "weight" | "bias")) {
+        return t;
+    }
+    Tensor::from_f64(dtype, t.shape(), &t.to_f64())
 }
 
 impl Builder<'_> {

@@ -1,7 +1,9 @@
 //! The logits of independent implementations.
 
 use assay_reference::arith::Ball;
+use assay_reference::qwen::plan::as_loaded;
 use assay_reference::trace::Trace;
+use assay_reference::{Dtype, Tensor};
 
 use crate::support::{checkpoint, golden, logits, logits_in, probe_values};
 
@@ -161,4 +163,24 @@ fn the_f16_preset_follows_transformers_f16() {
         let noise = relative_rms(&want, &recorded(&format!("{name}/f64")).1);
         assert!(relative <= 0.5 * noise, "{name}: relative rms {relative:e}, noise {noise:e}");
     }
+}
+
+/// Engines cast weights and biases to a 16-bit dtype when they load them, and nothing else.
+#[test]
+fn weights_are_cast_as_engines_cast_them() {
+    let stored = |dtype| Tensor::from_f64(dtype, &[2], &[0.1, -3.0]);
+    for arg in ["weight", "bias", "experts.3.up_proj.weight"] {
+        let cast = as_loaded(stored(Dtype::F32), arg, Dtype::Bf16);
+        assert_eq!(
+            (cast.dtype(), cast.to_f64()),
+            (Dtype::Bf16, vec![0.10009765625, -3.0]),
+            "{arg}"
+        );
+        assert_eq!(as_loaded(stored(Dtype::F16), arg, Dtype::F32).dtype(), Dtype::F16);
+    }
+    for arg in ["scales", "weight_scale", "weight_scale_inv", "x"] {
+        assert_eq!(as_loaded(stored(Dtype::F16), arg, Dtype::Bf16).dtype(), Dtype::F16, "{arg}");
+    }
+    let e4m3 = as_loaded(stored(Dtype::F8E4m3), "weight", Dtype::Bf16);
+    assert_eq!(e4m3.dtype(), Dtype::F8E4m3);
 }

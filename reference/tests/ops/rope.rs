@@ -63,6 +63,8 @@ fn naive_turns(scaling: Scaling, theta: f64, d: usize, len: usize, f32_angle: bo
             (naive::yarn_frequencies(theta, d, constants), y.attention_factor)
         }
     };
+    // An f32 table is multiplied by the factor rounded to f32.
+    let factor = if f32_angle { f64::from(factor as f32) } else { factor };
     Turns { frequencies, factor, f32_angle }
 }
 
@@ -298,4 +300,21 @@ fn a_fixed_base_is_that_of_the_extended_context() {
     // A later, longer call turns the same key by another angle; a fixed base does not.
     assert_ne!(dynamic(&[3, 9], false)[..16], dynamic(&[3, 15], false)[..16]);
     assert_eq!(dynamic(&[3, 9], true)[..16], dynamic(&[3, 15], true)[..16]);
+}
+
+/// In f32 the attention factor is a constant rounded to f32 by everybody: one relative error for a whole
+/// table, which must not look like an implementation's lean.
+#[test]
+fn the_attention_factor_of_an_f32_table_is_an_f32() {
+    for factor in [1.5, 2.5, 5.0, 40.0] {
+        let x = Tensor::from_f64(Dtype::F32, &[1, 1, 8], &[1.0; 8]);
+        let mut s = turned(x, &[0], 1e4, Angle::F32);
+        let Scaling::Yarn(y) = yarn(64) else { unreachable!("a yarn") };
+        let attention_factor = mscale(factor, 1.0);
+        s.params.scaling = Scaling::Yarn(Yarn { factor, attention_factor, ..y });
+        // Position 0: cos is 1 and sin 0.
+        assert_eq!(whole::<_, f64>(&s), [f64::from(attention_factor as f32); 8]);
+        s.params.angle = Angle::F64;
+        assert_eq!(whole::<_, f64>(&s), [attention_factor; 8]);
+    }
 }

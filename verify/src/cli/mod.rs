@@ -105,15 +105,33 @@ pub fn main() -> ExitCode {
     match dispatch(cli) {
         Ok(code) => ExitCode::from(code),
         Err(e) => {
-            say(&format!("assay: {e:#}\n"), true);
+            say(&format!("assay: {}\n", chain(&e)), true);
             ExitCode::from(BAD_INPUT)
         }
     }
 }
 
+/// An error and its causes; a cause that its error's text already holds is not repeated.
+fn chain(e: &anyhow::Error) -> String {
+    let mut text = String::new();
+    for cause in e.chain().map(ToString::to_string) {
+        if !text.ends_with(&cause) {
+            text += if text.is_empty() { "" } else { ": " };
+            text += &cause;
+        }
+    }
+    text
+}
+
+/// More than any machine's cores.
+const MOST_THREADS: usize = 1024;
+
 fn dispatch(cli: Cli) -> anyhow::Result<u8> {
     if cli.threads == Some(0) {
         anyhow::bail!("--threads must be at least 1");
+    }
+    if cli.threads.is_some_and(|n| n > MOST_THREADS) {
+        anyhow::bail!("--threads must be at most {MOST_THREADS}");
     }
     let pool = rayon::ThreadPoolBuilder::new()
         .num_threads(cli.threads.unwrap_or(0))

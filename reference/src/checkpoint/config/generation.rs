@@ -51,6 +51,25 @@ fn check_rest(f: &Fields<'_>) -> Result<()> {
     }
 }
 
+/// Fields of `generation_config.json` in `dir` that change greedy text in transformers, with their
+/// values: a caller that decodes greedily without them should say so.
+///
+/// # Errors
+/// When the file is there and cannot be read.
+pub fn changes_greedy(dir: &Path) -> Result<Vec<(String, String)>> {
+    let path = dir.join("generation_config.json");
+    let Some(object) = json::read_optional(&path)? else { return Ok(Vec::new()) };
+    let on = |name: &str, value: &serde_json::Value| {
+        let factor = REFUSED_FACTORS.contains(&name) || name == "repetition_penalty";
+        let neutral = is_off(value) || factor && value.as_f64() == Some(1.0);
+        !neutral && (factor || REFUSED.contains(&name))
+    };
+    // These act on drawn tokens only.
+    let drawn = ["typical_p", "epsilon_cutoff", "eta_cutoff", "top_h"];
+    let changes = object.iter().filter(|(n, v)| on(n, v) && !drawn.contains(&n.as_str()));
+    Ok(changes.map(|(n, v)| (n.clone(), v.to_string())).collect())
+}
+
 /// The settings of `generation_config.json`, with transformers' defaults where it names none.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct GenerationConfig {

@@ -18,7 +18,7 @@ use std::fmt;
 use std::path::Path;
 
 use self::fields::Fields;
-pub use self::generation::GenerationConfig;
+pub use self::generation::{GenerationConfig, changes_greedy};
 pub use self::moe::Moe;
 pub use self::quant::{
     Awq, CompressedTensors, Exclusions, Fp8, Gptq, GptqFormat, Ignored, Part, Quantization,

@@ -30,7 +30,7 @@ pub(super) fn read(
         _ => None,
     };
     if active == Some(true) && size.is_none() {
-        let why = "although use_sliding_window is true: it is the number of keys that a query sees";
+        let why = "use_sliding_window is true, and this is the number of keys that a query sees";
         return f.need("sliding_window", None, why);
     }
     if size.is_some() && architecture == Architecture::Qwen3Moe {
@@ -43,7 +43,7 @@ pub(super) fn read(
     let by_number = |i: usize| first.is_some_and(|first| i as i64 >= first);
     let Some(types) = types else {
         if size.is_some() && first.is_none() {
-            let why = "although use_sliding_window is true: it is the first layer that slides";
+            let why = "use_sliding_window is true, and this is the first layer that slides";
             return f.need("max_window_layers", None, why);
         }
         return Ok((0..layers).map(|i| size.filter(|_| by_number(i))).collect());

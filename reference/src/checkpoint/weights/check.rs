@@ -365,8 +365,8 @@ fn note_dtypes(config: &Config, files: &Files, expected: &[Expected], warnings: 
     let names: Vec<&str> = expected.iter().filter(differs).map(|e| e.name.as_str()).collect();
     if !names.is_empty() {
         warnings.push(format!(
-            "{} not stored as {}, the config's dtype: {}; they are used as stored, while engines \
-             convert them when loading",
+            "{} not stored as {}, the config's dtype: {}; a forward in 16 bits casts them, as engines \
+             do when loading",
             plural(names.len(), "tensor"),
             config.dtype,
             list(names.iter().copied())

@@ -138,8 +138,13 @@ fn table<R: Real>(
     let f32_ = Rounding::nearest(Dtype::F32);
     let (u, u64) = (f32_.dtype.unit_roundoff(), Dtype::F64.unit_roundoff());
     let p = (position + params.offset) as f64;
-    let factor =
-        (0..params.attention_factor_power).fold(1.0, |f, _| f * params.scaling.attention_factor());
+    // In f32 everybody multiplies by the factor rounded to f32: one error for the whole table, which
+    // would look like a lean.
+    let once = match params.angle {
+        Angle::F64 => params.scaling.attention_factor(),
+        Angle::F32 | Angle::Bf16 => f32_.round(params.scaling.attention_factor()),
+    };
+    let factor = (0..params.attention_factor_power).fold(1.0, |f, _| f * once);
     let table_u =
         if params.angle == Angle::F64 && policy.acc.dtype == Dtype::F64 { u64 } else { u };
     // The factor is a constant of the arithmetic, rounded, and so is its product.

@@ -1,5 +1,6 @@
 //! Prompts: text, token ids or conversations, from flags and files.
 
+use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
@@ -192,8 +193,18 @@ fn with_flags(mut request: ChatRequest, args: &PromptArgs) -> anyhow::Result<Cha
     Ok(request)
 }
 
+/// The largest file of prompts or messages.
+const MAX_BYTES: u64 = 64 << 20;
+
 fn read_text(path: &Path) -> anyhow::Result<String> {
-    std::fs::read_to_string(path).with_context(|| format!("{}", path.display()))
+    let file = std::fs::File::open(path).with_context(|| format!("{}", path.display()))?;
+    let mut text = String::new();
+    let read = file.take(MAX_BYTES + 1).read_to_string(&mut text);
+    let read = read.with_context(|| format!("{}", path.display()))?;
+    if read as u64 > MAX_BYTES {
+        bail!("{}: has more than {MAX_BYTES} bytes, which no prompt has", path.display());
+    }
+    Ok(text)
 }
 
 fn sources(args: &PromptArgs) -> anyhow::Result<Vec<(String, Source)>> {

@@ -3,8 +3,11 @@
 use std::path::Path;
 
 use assay_reference::checkpoint::GenerationConfig;
+use assay_reference::checkpoint::config::changes_greedy;
 use assay_reference::qwen::Sampling;
 use clap::Args;
+
+use crate::cli::say;
 
 /// Tokens to generate when nothing else is said.
 const GENERATE: usize = 32;
@@ -55,6 +58,20 @@ impl Settings {
             let config = GenerationConfig::open(model)?;
             sampling = Sampling { do_sample: true, seed: args.seed, ..config.sampling };
             most = config.max_new_tokens.unwrap_or(most);
+        }
+        if !args.sample {
+            for (name, value) in changes_greedy(model)? {
+                let flag = match (name.as_str(), args.repetition_penalty) {
+                    ("repetition_penalty", Some(_)) => continue,
+                    ("repetition_penalty", None) => "; give --repetition-penalty to apply it",
+                    _ => "",
+                };
+                let what = format!(
+                    "warning: generation_config.json sets {name} to {value}, which transformers \
+                     applies to greedy text too; here it is not applied{flag}\n"
+                );
+                say(&what, true);
+            }
         }
         let set = |value: Option<f64>, field: &mut f64| *field = value.unwrap_or(*field);
         set(args.temperature, &mut sampling.temperature);

@@ -227,6 +227,10 @@ fn is_expert(name: &str) -> bool {
 pub(super) fn difference(a: &Gptq, b: &Gptq) -> Option<(&'static str, String, String)> {
     let size = |g: &Gptq| g.group_size.map_or("-1".to_owned(), |s| s.to_string());
     let format = |g: &Gptq| format!("{:?}", g.format).to_lowercase();
+    let excluded = |g: &Gptq| match g.excluded.shown() {
+        text if text.is_empty() => "nothing".to_owned(),
+        text => text,
+    };
     let modules = |m: &Option<Vec<String>>| m.as_ref().map(|m| m.join(", "));
     let fields = [
         ("bits", a.bits.to_string(), b.bits.to_string()),
@@ -234,7 +238,7 @@ pub(super) fn difference(a: &Gptq, b: &Gptq) -> Option<(&'static str, String, St
         ("sym", a.sym.to_string(), b.sym.to_string()),
         ("desc_act", a.desc_act.to_string(), b.desc_act.to_string()),
         ("checkpoint_format", format(a), format(b)),
-        ("dynamic", a.excluded.shown(), b.excluded.shown()),
+        ("dynamic", excluded(a), excluded(b)),
     ];
     if let Some(field) = fields.into_iter().find(|(_, a, b)| a != b) {
         return Some(field);
