@@ -9,6 +9,8 @@ mod generation;
 mod golden;
 #[path = "forward/parallel.rs"]
 mod parallel;
+#[path = "forward/parallel_quantised.rs"]
+mod parallel_quantised;
 #[path = "forward/sampling.rs"]
 mod sampling;
 #[path = "forward/support.rs"]
