@@ -117,7 +117,8 @@ impl Op for AllReduce {
             let edit = move |s: &mut Setup<Self>| s.params.lost = Some(rank);
             faults.push(Fault::new("A220", "rank_dropped", detail, edit).keyed(format!("{rank}")));
         }
-        if n > 1 {
+        // Of two parts, rank 1's is dropped.
+        if n > 2 {
             faults.push(Fault::new(
                 "A221",
                 "not_reduced",

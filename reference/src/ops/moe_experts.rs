@@ -288,17 +288,14 @@ impl Op for MoeExperts {
                 edit(&mut s.params);
             }));
         };
-        fault(
-            "A210",
-            "unweighted",
-            "expert outputs are added without their routing weights",
-            |p| {
-                p.weighting = Weighting::One;
-            },
-        );
-        fault("A211", "weighted_twice", "routing weights are multiplied in twice", |p| {
-            p.weighting = Weighting::Squared;
-        });
+        // Weights of 1 (one expert, normalised) are the same squared or left out.
+        let weigh = |t: &crate::Tensor| t.to_f64().iter().any(|w| *w != 0.0 && *w != 1.0);
+        if tensors.get("routing").is_some_and(weigh) {
+            let detail = "expert outputs are added without their routing weights";
+            fault("A210", "unweighted", detail, |p| p.weighting = Weighting::One);
+            let detail = "routing weights are multiplied in twice";
+            fault("A211", "weighted_twice", detail, |p| p.weighting = Weighting::Squared);
+        }
         fault("A212", "operands_swapped", "silu(up) * gate: the operands are swapped", |p| {
             p.swapped = true;
         });

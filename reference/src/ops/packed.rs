@@ -35,6 +35,32 @@ pub enum Nibbles {
     Awq,
 }
 
+/// How an input k finds its group.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Group {
+    /// By the group index, or k / group_size without one.
+    #[default]
+    ByIndex,
+    /// k / group_size although there is an index: a fault.
+    Sequential,
+    /// The next group, clamped to the last: a fault.
+    Next,
+    /// The next group for the zero point only: a fault.
+    NextZero,
+}
+
+/// The axis along which a weight is packed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Packing {
+    /// Along K, as GPTQ and compressed-tensors do.
+    #[default]
+    AlongK,
+    /// The same memory read as packed along N: a fault.
+    AlongN,
+}
+
 /// How a bit stream is read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reading {
@@ -111,6 +137,20 @@ pub fn check_width(op: &'static str, bits: u32) -> Result<()> {
         return Ok(());
     }
     Err(Error::arg(op, "bits", format!("must be 2, 3, 4 or 8, is {bits}")))
+}
+
+/// Refuses a width for misreading that would leave the tensors: one that is not narrower.
+///
+/// # Errors
+/// Names the op and the widths.
+pub fn check_misread(op: &'static str, bits: u32, misread: Option<u32>) -> Result<()> {
+    match misread {
+        Some(m) if !WIDTHS.contains(&m) || m >= bits => {
+            let what = format!("must be a width below {bits} (of 2, 3, 4, 8), is {m}");
+            Err(Error::arg(op, "misread_bits", what))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// The number of groups along `k` values, for a `group_size` that is -1 (one group) or positive.

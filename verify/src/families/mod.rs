@@ -127,8 +127,11 @@ fn examples_of(op: &str) -> Vec<(Value, Tensors)> {
             vec![(json!({ "top_k": 2, "normalise": true }), vec![("logits", ones(&[2, 8]))])]
         }
         "moe_experts" => {
+            let halves = |shape: &[usize]| {
+                Tensor::from_f64(Dtype::Bf16, shape, &vec![0.5; shape.iter().product()])
+            };
             let expert = |names: [&'static str; 3]| names.map(|n| (n, ones(&[8, 8])));
-            let tensors = [("x", ones(&[2, 8])), ("routing", ones(&[2, 2]))];
+            let tensors = [("x", ones(&[2, 8])), ("routing", halves(&[2, 2]))];
             let experts = [
                 [
                     "experts.0.gate_proj.weight",

@@ -19,7 +19,7 @@ mod faults;
 
 use serde::{Deserialize, Serialize};
 
-use super::packed::{self, Nibbles, Reading, Straddle};
+use super::packed::{self, Group, Nibbles, Packing, Reading, Straddle};
 use super::{
     ArgSpec, Fault, Inputs, Knob, Op, Out, OutSpec, Residual, Setup, Tensors, Tile, gain_faults,
     need,
@@ -50,32 +50,6 @@ impl Sign {
             Sign::TwosComplement => (field ^ half) - half,
         }
     }
-}
-
-/// How k finds its group.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Group {
-    /// weight_g_idx\[k\], or k / group_size without one.
-    #[default]
-    ByIndex,
-    /// k / group_size although there is an index: a fault.
-    Sequential,
-    /// The next group, clamped to the last: a fault.
-    Next,
-    /// The next group for the zero point only: a fault.
-    NextZero,
-}
-
-/// The axis along which weight_packed is packed.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Packing {
-    /// Along K, the library's.
-    #[default]
-    AlongK,
-    /// The same memory read as [N b/32, K], packed along N: a fault.
-    AlongN,
 }
 
 /// Width, group size and semantic knobs.
@@ -162,6 +136,7 @@ impl Op for CtDequant {
     fn check(params: &Params, tensors: &Tensors) -> Result<Vec<OutSpec>> {
         let bits = params.bits;
         packed::check_width(Self::NAME, bits)?;
+        packed::check_misread(Self::NAME, bits, params.misread_bits)?;
         let [n, k] = shape_of(tensors)?;
         let weight = need(Self::NAME, tensors, "weight_packed", false)?;
         let scale = need(Self::NAME, tensors, "weight_scale", true)?;

@@ -21,7 +21,7 @@ mod faults;
 
 use serde::{Deserialize, Serialize};
 
-use super::packed::{self, Reading};
+use super::packed::{self, Group, Packing, Reading};
 pub use super::packed::{Nibbles, Straddle};
 use super::{
     ArgSpec, Fault, Inputs, Knob, Op, Out, OutSpec, Residual, Setup, Tensors, Tile, gain_faults,
@@ -70,32 +70,6 @@ pub enum Wrap {
     /// column's: what undoes gptqmodel's word-wise subtraction, which borrows there. At 3 bits
     /// gptqmodel works on decoded values, and this is [`Wrap::Modulo`].
     Word,
-}
-
-/// How k finds its group.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Group {
-    /// g_idx\[k\], or k / group_size without one.
-    #[default]
-    ByIndex,
-    /// k / group_size although there is a g_idx: a fault.
-    Sequential,
-    /// The next group, clamped to the last: a fault.
-    Next,
-    /// The next group for the zero point only: a fault.
-    NextZero,
-}
-
-/// The axis along which qweight is packed.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Packing {
-    /// Along K, GPTQ's.
-    #[default]
-    AlongK,
-    /// The same memory read as packed along N: a fault.
-    AlongN,
 }
 
 /// Format, group size and semantic knobs.
@@ -224,6 +198,7 @@ impl Op for GptqDequant {
     fn check(params: &Params, tensors: &Tensors) -> Result<Vec<OutSpec>> {
         let bits = params.bits;
         packed::check_width(Self::NAME, bits)?;
+        packed::check_misread(Self::NAME, bits, params.misread_bits)?;
         let qweight = need(Self::NAME, tensors, "qweight", false)?;
         let qzeros = need(Self::NAME, tensors, "qzeros", false)?;
         let scales = need(Self::NAME, tensors, "scales", true)?;
