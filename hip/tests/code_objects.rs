@@ -57,7 +57,7 @@ fn field<'a>(map: &'a Value, name: &str) -> &'a Value {
 }
 
 #[test]
-#[ignore = "needs hipcc"]
+#[ignore = "needs hipcc: `.ci/run` installs it and runs this with --ignored"]
 fn kernels_neither_spill_nor_use_scratch_and_run_in_waves_of_64() {
     let archs = std::env::var("ASSAY_HIP_ARCH").unwrap_or_else(|_| "gfx906,gfx90a".to_owned());
     let directory = tempfile::tempdir().unwrap();

@@ -168,6 +168,16 @@ fn check_probe(path: &Path, file: &str, name: &str, t: &Tensor, m: &Manifest) ->
         let what = format!("is {}: a probe holds floating-point values", t.dtype());
         return Err(Error::tensor(path, name, what));
     }
+    // Kernels of a 16-bit model keep some values in f32; nothing else is of another dtype.
+    let kept = matches!(m.dtype, Dtype::Bf16 | Dtype::F16) && t.dtype() == Dtype::F32;
+    if t.dtype() != m.dtype && !kept {
+        let what = format!(
+            "is {}, but manifest.json says that the model computed in {}",
+            t.dtype(),
+            m.dtype
+        );
+        return Err(Error::tensor(path, name, what));
+    }
     if t.shape().first() != Some(&m.tokens.len()) {
         let what = format!("has shape {:?}: {} token rows expected", t.shape(), m.tokens.len());
         return Err(Error::tensor(path, name, what));

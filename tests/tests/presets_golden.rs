@@ -58,7 +58,12 @@ fn check(dtype: &str, preset: &str, floor: f64, traces: usize) {
     for (name, report) in &reports {
         for (op, share) in shares(name, report) {
             let exact = matches!(op, "embedding" | "add");
-            let floor = if exact { 1.0 } else { floor };
+            let floor = match op {
+                _ if exact => 1.0,
+                // Seven roundings one after the other, and the sums of three experts.
+                "moe_experts" if dtype == "f16" => 0.9,
+                _ => floor,
+            };
             assert!(share >= floor, "{name} {op}: {share} of the elements are bit-equal");
         }
     }
@@ -71,7 +76,7 @@ fn bf16_recordings_are_explained_by_their_preset() {
 
 #[test]
 fn f16_recordings_are_explained_by_their_preset() {
-    check("f16", "transformers-f16", 0.9, 5);
+    check("f16", "transformers-f16", 0.97, 5);
 }
 
 #[test]

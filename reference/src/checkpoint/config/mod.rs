@@ -209,6 +209,9 @@ impl Config {
             quantization: quant::read(&f, beside)?,
         };
         known::check(&f)?;
+        if matches!(config.rope_scaling, Scaling::Dynamic { .. }) && config.head_dim == 2 {
+            return Err(f.error("head_dim", "is 2, for which dynamic RoPE scaling has no base"));
+        }
         config.check_packing(path)?;
         Ok(config)
     }
