@@ -12,4 +12,5 @@ pub mod finding;
 pub mod judge;
 pub mod mutants;
 pub mod report;
+pub mod subject;
 pub mod suite;

@@ -1,0 +1,17 @@
+//! Subjects: what is verified.
+
+pub mod native;
+
+use assay_reference::{Case, Result, Tensor};
+
+/// Something that computes an op: a kernel on a backend, or one of the [`native`] implementations.
+pub trait Subject: Sync {
+    /// The op that it claims to compute.
+    fn op(&self) -> &str;
+
+    /// Its first output for a case.
+    ///
+    /// # Errors
+    /// When it cannot run the case.
+    fn run(&self, case: &Case) -> Result<Tensor>;
+}
