@@ -5,6 +5,12 @@
 mod attention;
 #[path = "ops/elementwise.rs"]
 mod elementwise;
+#[path = "ops/ensemble.rs"]
+mod ensemble;
+#[path = "ops/exhaustive.rs"]
+mod exhaustive;
+#[path = "ops/exhaustive_int4.rs"]
+mod exhaustive_int4;
 #[path = "ops/formats.rs"]
 mod formats;
 #[path = "ops/gptq.rs"]
@@ -21,6 +27,8 @@ mod moe;
 mod naive;
 #[path = "ops/parallel.rs"]
 mod parallel;
+#[path = "ops/plain_f32.rs"]
+mod plain_f32;
 #[path = "ops/rms_norm.rs"]
 mod rms_norm;
 #[path = "ops/rope.rs"]

@@ -4,13 +4,14 @@
 #![expect(clippy::print_stdout, reason = "the measured shares are the point")]
 
 use std::sync::Arc;
+use std::time::Instant;
 
-use assay_reference::ops::{self, Edit, Op, Scope, Setup, Visitor};
+use assay_reference::ops::{self, Choice, Edit, Op, Scope, Setup, Tile, Visitor};
 use assay_reference::policy::{Accumulator, Order};
 use assay_reference::{Case, Dtype, Tensor};
 use assay_tests::subject;
 use assay_verify::families::{self, Generated};
-use assay_verify::judge::{Judgement, Observation, Verdict};
+use assay_verify::judge::{Judgement, Observation, Options, Unseen, Verdict, judge};
 
 const OPS: [&str; 3] = ["matmul", "attention", "gptq_dequant"];
 /// Cases above this many elements cost more than they tell here.
@@ -126,13 +127,14 @@ const ORDERS: [Option<(Order, bool)>; 4] = [
     Some((Order::Split(5), true)),
 ];
 
-/// All combinations of the choices that a kernel may make.
+/// All combinations of the common choices that a kernel may make.
 fn conventions<O: Op>(params: &O::Params) -> Vec<(String, Vec<Edit<O>>)> {
     let mut all = vec![(String::new(), Vec::new())];
     for knob in O::knobs(params) {
         let mut next = Vec::new();
         for (label, edits) in &all {
-            for (i, choice) in knob.choices.iter().enumerate().filter(|(_, c)| !c.framework_only) {
+            let common = |c: &Choice<O>| !c.framework_only && !c.rare;
+            for (i, choice) in knob.choices.iter().enumerate().filter(|(_, c)| common(c)) {
                 let (mut label, mut edits): (String, Vec<Edit<O>>) = (label.clone(), edits.clone());
                 if i > 0 {
                     let space = if label.is_empty() { "" } else { " " };
@@ -176,8 +178,27 @@ impl Visitor for Legitimate {
                 tried += 1;
             }
         }
-        tried
+        tried + rare::<O>(&cases, &params)
     }
+}
+
+/// Each rare choice by itself: it passes, by its own name if no common convention coincides with it.
+fn rare<O: Op>(cases: &[Generated], params: &O::Params) -> usize {
+    let mut tried = 0;
+    for knob in O::knobs(params) {
+        for choice in knob.choices.iter().filter(|c| c.rare) {
+            let run = |g: &Generated| {
+                let mut s = base::<O>(&g.case);
+                (choice.edit)(&mut s);
+                observe(g, stored(&s))
+            };
+            let judgement = judged::<O>(&cases.iter().map(run).collect::<Vec<_>>());
+            let what = format!("{} {}={}", O::NAME, knob.name, choice.value);
+            assert!(judgement.verdict.is_pass(), "{what}: {judgement:#?}");
+            tried += 1;
+        }
+    }
+    tried
 }
 
 #[test]
@@ -186,5 +207,59 @@ fn legitimate_conventions_in_any_order_raise_no_alarm() {
         let tried = ops::visit(op, Legitimate).expect("an op");
         println!("{op}: {tried} legitimate subjects pass");
         assert!(tried >= ORDERS.len());
+    }
+}
+
+/// Seconds of the plain oracle, of a pass, of a pass with its unseen faults, and of a failure that
+/// nothing explains.
+struct Cost;
+
+impl Visitor for Cost {
+    type Out = [f64; 4];
+
+    fn visit<O: Op>(self) -> [f64; 4] {
+        let cases = families::cases(O::NAME, 1);
+        let seconds = |f: &mut dyn FnMut()| {
+            let start = Instant::now();
+            f();
+            start.elapsed().as_secs_f64()
+        };
+        let oracle = seconds(&mut || {
+            for g in &cases {
+                std::hint::black_box(base::<O>(&g.case).eval::<f64>(&Tile::ALL));
+            }
+        });
+        let sound: Vec<Observation> =
+            cases.iter().map(|g| observe(g, stored(&base::<O>(&g.case)))).collect();
+        let verdict = |runs: &[Observation], unseen: Unseen, passes: bool| {
+            let options = Options { scope: Scope::Kernel, unseen, preset: None };
+            seconds(&mut || {
+                let judgement = judge(O::NAME, runs, options).expect("runs of the op");
+                assert_eq!(judgement.verdict.is_pass(), passes, "{judgement:#?}");
+            })
+        };
+        let pass = verdict(&sound, Unseen::Nothing, true);
+        let unseen = verdict(&sound, Unseen::Catalogue, true);
+        // A gain that differs from element to element.
+        let broken: Vec<Observation> = sound
+            .into_iter()
+            .map(|mut run| {
+                run.output = run.output.map(|i, y| y * (1.0 + 0.05 * (i * 7 % 5) as f64));
+                run
+            })
+            .collect();
+        [oracle, pass, unseen, verdict(&broken, Unseen::Nothing, false)]
+    }
+}
+
+#[test]
+#[ignore = "timings: cargo test --release -p assay-tests --test judge_power cost -- --ignored --nocapture"]
+fn the_cost_of_a_verdict() {
+    println!("| op | oracle, s | pass | with unseen faults | unexplained failure |");
+    println!("|---|---|---|---|---|");
+    for op in OPS {
+        let [oracle, rest @ ..] = ops::visit(op, Cost).expect("an op");
+        let shown = rest.map(|s| format!("{s:.2} ({:.0} x)", s / oracle)).join(" | ");
+        println!("| {op} | {oracle:.2} | {shown} |");
     }
 }

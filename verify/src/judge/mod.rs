@@ -10,7 +10,9 @@ mod bias;
 mod explain;
 mod faults;
 mod pattern;
+mod progress;
 mod search;
+mod sieve;
 mod unseen;
 
 use std::sync::Arc;
@@ -21,6 +23,7 @@ use assay_reference::{Case, Dtype, Result, Tensor};
 use serde::Serialize;
 
 pub use accept::{Metrics, lambda};
+pub use progress::{Searching, watch};
 
 use crate::finding::Finding;
 

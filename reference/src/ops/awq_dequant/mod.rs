@@ -7,7 +7,7 @@
 //! group of K; there is no g_idx.
 //! The product is exact in f32. Points: `scale`, `weight` (the product), `output`.
 //! Conventions: as `gptq_dequant`'s: `scale=f16` or `stored`, `weight=direct` or `via_f16` (AutoAWQ
-//! dequantises to f16 whatever the model's dtype).
+//! dequantises to f16 whatever the model's dtype) or `fma_f16`.
 //!
 //! Source: <https://arxiv.org/abs/2306.00978> and the files that AutoAWQ and gptqmodel write
 
@@ -116,6 +116,9 @@ pub struct Params {
     /// (z - q) * s: a fault.
     #[serde(default)]
     pub negated: bool,
+    /// q s - z s in f16, the second product rounded first.
+    #[serde(default)]
+    pub fused_zero: bool,
 }
 
 impl Params {
@@ -129,6 +132,7 @@ impl Params {
             zero_order: Order::Interleaved,
             packing: Packing::AlongN,
             negated: false,
+            fused_zero: false,
         }
     }
 }
@@ -199,8 +203,12 @@ impl Op for AwqDequant {
                         params.zero_order.value(c, word) + i64::from(zero == ZeroPoint::PlusOne)
                     }
                 };
-                let d = if params.negated { z - q } else { q - z };
-                *w = R::lift(d as f64).mul(*w);
+                let (q, z) = if params.negated { (z, q) } else { (q, z) };
+                *w = if params.fused_zero {
+                    packed::fused_zero(q, z, *w, policy.lambda)
+                } else {
+                    R::lift((q - z) as f64).mul(*w)
+                };
             }
             policy.apply("weight", &mut s);
             policy.apply("output", &mut s);
@@ -213,9 +221,9 @@ impl Op for AwqDequant {
             Knob::new("scale", "f16").or("stored", |s: &mut Setup<Self>| {
                 s.policy.round_at("scale", s.policy.output.dtype);
             }),
-            Knob::new("weight", "direct").or("via_f16", |s: &mut Setup<Self>| {
-                s.policy.round_at("weight", Dtype::F16);
-            }),
+            Knob::new("weight", "direct")
+                .or("via_f16", |s: &mut Setup<Self>| s.policy.round_at("weight", Dtype::F16))
+                .or_rarely("fma_f16", |s: &mut Setup<Self>| s.params.fused_zero = true),
         ]
     }
 

@@ -13,7 +13,8 @@
 //! The product is exact in f32. Points: `scale`, `weight` (the product), `output`.
 //! Conventions: the f16 scale as it is (`scale=f16`) or rounded to the stored dtype first, as
 //! gptqmodel does for bf16 models (`scale=stored`); the product rounded once (`weight=direct`) or to
-//! f16 first (`weight=via_f16`).
+//! f16 first (`weight=via_f16`), or q s - z s by one f16 fma with z s rounded to f16 before
+//! (`weight=fma_f16`: TurboMind and TensorRT-LLM keep the scaled zero point beside the scale).
 //!
 //! Source: <https://arxiv.org/abs/2210.17323> and the files that gptqmodel writes
 
@@ -113,6 +114,9 @@ pub struct Params {
     /// (z - q) * s: a fault.
     #[serde(default)]
     pub negated: bool,
+    /// q s - z s in f16, the second product rounded first.
+    #[serde(default)]
+    pub fused_zero: bool,
 }
 
 fn four() -> u32 {
@@ -136,6 +140,7 @@ impl Params {
             zero_straddle: Straddle::Joined,
             misread_bits: None,
             negated: false,
+            fused_zero: false,
         }
     }
 
@@ -255,8 +260,12 @@ impl Op for GptqDequant {
                     Packing::AlongN => weights.value(c, |w| qweight.int(row * row_words + w)),
                 };
                 let z = params.zero_point(c, |w| qzeros.int(zero_group * row_words + w));
-                let d = if params.negated { z - q } else { q - z };
-                *w = R::lift(d as f64).mul(*w);
+                let (q, z) = if params.negated { (z, q) } else { (q, z) };
+                *w = if params.fused_zero {
+                    packed::fused_zero(q, z, *w, policy.lambda)
+                } else {
+                    R::lift((q - z) as f64).mul(*w)
+                };
             }
             policy.apply("weight", &mut s);
             policy.apply("output", &mut s);
@@ -276,9 +285,9 @@ impl Op for GptqDequant {
             Knob::new("scale", "f16").or("stored", |s: &mut Setup<Self>| {
                 s.policy.round_at("scale", s.policy.output.dtype);
             }),
-            Knob::new("weight", "direct").or("via_f16", |s: &mut Setup<Self>| {
-                s.policy.round_at("weight", Dtype::F16);
-            }),
+            Knob::new("weight", "direct")
+                .or("via_f16", |s: &mut Setup<Self>| s.policy.round_at("weight", Dtype::F16))
+                .or_rarely("fma_f16", |s: &mut Setup<Self>| s.params.fused_zero = true),
             wrap,
         ]
     }
