@@ -8,6 +8,7 @@ use assay_reference::ops::gptq_dequant::{Format, GptqDequant, Params as Gptq};
 use assay_reference::ops::matmul::{Matmul, Params as MatmulParams};
 use assay_reference::ops::quant_gemm::{GptqGemm, Params as GemmParams};
 use assay_reference::ops::rms_norm::{Params as NormParams, RmsNorm};
+use assay_reference::ops::rope::{Angle, Params as RopeParams, Rope};
 use assay_reference::ops::silu_mul::SiluMul;
 use assay_reference::ops::softmax::Softmax;
 use assay_reference::ops::{Op, Setup};
@@ -167,6 +168,22 @@ fn gated(seeds: u64) -> String {
     tally.finish()
 }
 
+fn ropes(seeds: u64) -> String {
+    let mut tally = Tally::new("rope");
+    let (theta, d) = (1e6, 128);
+    for seed in 0..seeds {
+        let position = [1, 300, 32_767, 131_071][seed as usize % 4];
+        let x = draw(&mut Draw::new(seed + 40), 0, &[1, 4, d]);
+        let positions = Tensor::from_i32(&[1], &[position]);
+        let params = RopeParams::new(theta, Angle::F32);
+        let b = balls(setup::<Rope, 2>(params, [("x", x.clone()), ("positions", positions)]));
+        for s in styles() {
+            tally.add(&b, &s.rope(&f32s(&x), position, theta, d), &format!("at {position} {s:?}"));
+        }
+    }
+    tally.finish()
+}
+
 const PASSES: [Pass; 9] = [
     Pass::Two,
     Pass::Online { block: 1, reversed: false, lazy: 0.0 },
@@ -307,6 +324,7 @@ fn legitimate_implementations_are_inside_their_limits() {
     softmaxes(3, &[2, 50, 300]);
     norms(3, &[64, 896]);
     gated(2);
+    ropes(4);
     attentions(4, &[2, 70]);
     quantised(3, &[256]);
 }
@@ -324,6 +342,7 @@ fn legitimate_implementations_are_inside_their_limits_at_length() {
     println!("{}", softmaxes(8, &[2, 50, 300, 4096]));
     println!("{}", norms(8, &[64, 128, 896, 5120]));
     println!("{}", gated(8));
+    println!("{}", ropes(16));
     attentions(12, &[2, 17, 300, 1500]).iter().for_each(|row| println!("{row}"));
     let (limit, hard) = by_sign(18944);
     println!("\nBy sign at K = 18944: {limit:.1} of the limit, {hard:.4} of the hard radius.");

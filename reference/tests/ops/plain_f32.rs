@@ -178,6 +178,40 @@ impl Style {
     }
 }
 
+impl Style {
+    /// Heads `x` of `d` elements at one position, rotated by halves, with the angles in f32.
+    pub(crate) fn rope(self, x: &[f32], position: i32, theta: f64, d: usize) -> Vec<f32> {
+        let table: Vec<(f32, f32)> = (0..d / 2)
+            .map(|i| {
+                let exponent = 2.0 * i as f64 / d as f64;
+                let frequency = match (i, self.reciprocal) {
+                    (0, _) => 1.0,
+                    (_, true) => 1.0 / moved(theta.powf(exponent), self.ulps.min(1)),
+                    (_, false) => moved(theta.powf(-exponent), self.ulps.min(1)),
+                };
+                let angle = f64::from(position as f32 * frequency);
+                let off = self.ulps.min(1);
+                if angle == 0.0 {
+                    (1.0, 0.0)
+                } else {
+                    (moved(angle.cos(), off), moved(angle.sin(), off))
+                }
+            })
+            .collect();
+        let mut out = x.to_vec();
+        for (head, out) in x.chunks(d).zip(out.chunks_mut(d)) {
+            for (i, &(c, s)) in table.iter().enumerate() {
+                let (a, b) = (head[i], head[i + d / 2]);
+                (out[i], out[i + d / 2]) = match self.fma {
+                    true => (a.mul_add(c, -(b * s)), b.mul_add(c, a * s)),
+                    false => (a * c - b * s, b * c + a * s),
+                };
+            }
+        }
+        out
+    }
+}
+
 fn pairwise(range: std::ops::Range<usize>, term: &dyn Fn(usize) -> f32) -> f32 {
     match range.len() {
         0 => 0.0,

@@ -14,8 +14,8 @@ pub(super) struct Stats {
     abs: f64,
     /// Sum of their squares.
     squares: f64,
-    /// Whether all terms are products of integers, so that any order is exact below 2^P.
-    integers: bool,
+    /// All terms are multiples of two to this power, as integers are of 2^0.
+    quantum: i32,
     /// Non-zero terms.
     terms: usize,
     /// The factors of the last term that is not zero, if it is the only one.
@@ -35,7 +35,6 @@ impl Stats {
                 terms += usize::from(t != 0.0);
             }
         }
-        let whole = |x: &f64| x.trunc() == *x;
         let only = match terms {
             1 => {
                 a.iter().zip(b).find(|(x, y)| *x * *y != 0.0).map_or((0.0, 0.0), |(x, y)| (*x, *y))
@@ -45,7 +44,7 @@ impl Stats {
         Stats {
             abs: abs.iter().sum(),
             squares: squares.iter().sum(),
-            integers: a.iter().all(whole) && b.iter().all(whole),
+            quantum: quantum(a) + quantum(b),
             terms,
             only,
         }
@@ -56,12 +55,32 @@ impl Stats {
         Stats::of_products(a, &vec![1.0; a.len()])
     }
 
+    /// Whether every partial sum, in any order, is a number of `P` bits.
+    fn any_order_is_exact<const P: i32>(&self) -> bool {
+        // f32 cannot hold multiples of less than its smallest normal number where subnormals are flushed.
+        let fine = P == 24 && self.quantum < -126;
+        !fine && self.abs <= pow2((P + self.quantum).clamp(-1074, 1023))
+    }
+
     /// Whether the only term that is not zero is a number of `P` bits.
     fn representable<const P: i32>(&self) -> bool {
         let (x, y) = self.only;
         let t = x * y;
         libm::fma(x, y, -t) == 0.0 && (P == 53 || f64::from(t as f32) == t)
     }
+}
+
+/// The largest power of two, by its exponent, of which all of `a` are multiples.
+fn quantum(a: &[f64]) -> i32 {
+    let lowest_bit = |x: &f64| {
+        let (exponent, fraction) = ((x.to_bits() >> 52 & 0x7ff) as i32, x.to_bits() << 12 >> 12);
+        match exponent {
+            0 => fraction.trailing_zeros() as i32 - 1074,
+            _ => (fraction | 1 << 52).trailing_zeros() as i32 + exponent - 1075,
+        }
+    };
+    // Of zeros alone: of any.
+    a.iter().filter(|x| **x != 0.0).map(lowest_bit).min().unwrap_or(1024)
 }
 
 /// ((1 + u)^k - 1) for `ku` = k u: the most that k roundings in a row can do.
@@ -81,8 +100,7 @@ impl<const P: i32> Ball<P> {
         }
         let exact = propagated.is_exact();
         if exact
-            && ((stats.integers && stats.abs <= pow2(P))
-                || (stats.terms <= 1 && stats.representable::<P>()))
+            && (stats.any_order_is_exact::<P>() || (stats.terms <= 1 && stats.representable::<P>()))
         {
             return propagated;
         }
@@ -193,5 +211,33 @@ impl<const P: i32> Ball<P> {
                 }
             })
             .collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_common_quantum_is_the_lowest_bit_of_all() {
+        assert_eq!(quantum(&[3.0, 0.0, -8.0]), 0);
+        assert_eq!(quantum(&[8.0, 24.0]), 3);
+        assert_eq!(quantum(&[1.015625, 2.0]), -6);
+        assert_eq!(quantum(&[f64::from_bits(6)]), -1073);
+        assert_eq!(quantum(&[0.0]), 1024);
+    }
+
+    /// Multiples of 2^-6 whose sums stay below 2^18 are exact in f32; above, they are not.
+    #[test]
+    fn sums_of_multiples_are_exact_in_any_order() {
+        let acc = Accumulator::ANY;
+        let sum = |size: f64| {
+            let a: Vec<Ball<24>> = [1.015625, 0.5, size, -0.25, 3.0].map(Ball::lift).to_vec();
+            Ball::sum(&a, 0, &acc).r
+        };
+        assert_eq!(sum(2f64.powi(17)), 0.0);
+        assert!(sum(2f64.powi(18)) > 0.0);
+        let tiny: Vec<Ball<24>> = [3e-39f32, 1e-39].map(|x| Ball::lift(x.into())).to_vec();
+        assert!(Ball::sum(&tiny, 0, &acc).r > 0.0, "subnormals may be flushed");
     }
 }
