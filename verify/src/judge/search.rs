@@ -62,11 +62,12 @@ pub(super) struct Run<'a, O: Op> {
 impl<'a, O: Op> Run<'a, O> {
     fn new(observation: &'a Observation, options: Options) -> Result<Self> {
         let case = &observation.case;
-        let spec = case.check::<O>()?.remove(0);
+        let (mut base, mut specs) = O::open(case)?;
+        let spec = specs.remove(0);
         let output = &observation.output;
         if output.len() != spec.shape.iter().product::<usize>() {
             return Err(assay_reference::Error::arg(
-                O::NAME,
+                O::name(&base.params),
                 spec.name,
                 format!(
                     "{}: expected shape {:?}, got {:?}",
@@ -76,10 +77,7 @@ impl<'a, O: Op> Run<'a, O> {
                 ),
             ));
         }
-        let mut policy = O::policy(case.dtype);
-        policy.lambda = if observation.structured { f64::INFINITY } else { lambda() };
-        let tensors = case.tensors.clone();
-        let mut base = Setup { params: case.params::<O>()?, policy, tensors };
+        base.policy.lambda = if observation.structured { f64::INFINITY } else { lambda() };
         let preset = options.preset.map(|p| p.edit(&mut base)).unwrap_or_default();
         let arithmetic = match case.dtype {
             Dtype::F64 => Arithmetic::F64,
