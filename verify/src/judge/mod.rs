@@ -7,6 +7,8 @@
 
 mod accept;
 mod bias;
+pub mod drift;
+mod evidence;
 mod explain;
 mod faults;
 mod pattern;
@@ -156,17 +158,36 @@ impl Judgement {
     }
 }
 
-/// Judges the runs of one subject, all of the op named `op`.
+/// Judges the runs of one subject, all of the op named `op` and of its first output.
 ///
 /// # Errors
 /// When the op is unknown, or a case or output is not the op's.
 pub fn judge(op: &str, runs: &[Observation], options: Options) -> Result<Judgement> {
-    ops::visit(op, Judge { runs, options })
+    visit(op, Judge { runs, output: None, options })
+}
+
+/// Judges runs that hold the op's output of that name: each output of an op has its own verdict.
+///
+/// # Errors
+/// As [`judge`], and when the op has no such output.
+pub fn judge_output(
+    op: &str,
+    output: &str,
+    runs: &[Observation],
+    options: Options,
+) -> Result<Judgement> {
+    visit(op, Judge { runs, output: Some(output), options })
+}
+
+fn visit(op: &str, judge: Judge<'_>) -> Result<Judgement> {
+    ops::visit(op, judge)
         .unwrap_or_else(|| Err(assay_reference::Error::Request(format!("unknown op `{op}`"))))
 }
 
 struct Judge<'a> {
     runs: &'a [Observation],
+    /// The first where `None`.
+    output: Option<&'a str>,
     options: Options,
 }
 
@@ -184,7 +205,7 @@ impl Visitor for Judge<'_> {
                 "runs of f64 and of narrower dtypes are judged apart".into(),
             ));
         }
-        search::run::<O>(self.runs, self.options)
+        search::run::<O>(self.runs, self.output, self.options)
     }
 }
 

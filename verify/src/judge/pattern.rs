@@ -34,7 +34,7 @@ fn shape<O: Op>(run: &Run<'_, O>, e: &Expected) -> String {
     }
     let cols = run.spec.cols();
     let wrong: Vec<usize> =
-        (0..o.len()).filter(|&i| ratio(o[i], e, i, run.base.policy.output) > 1.0).collect();
+        (0..o.len()).filter(|&i| ratio(o[i], e, i, run.rounding(&run.base)) > 1.0).collect();
     let nan = wrong.iter().filter(|&&i| !o[i].is_finite()).count();
     let zero = wrong.iter().filter(|&&i| o[i] == 0.0).count();
     let mut parts = vec![

@@ -5,7 +5,8 @@
 //! chunk of a prompt sees its whole prefix) and head h reads kv head h / (Hq / Hkv). With a sliding
 //! window of w a query sees its own key and the w - 1 before it. Masked keys are skipped, so a NaN in
 //! one cannot reach the output.
-//! Points: `qk` (raw scores), `scores` (scaled), `probs`, `output`. Arithmetic in f32.
+//! Points: `qk` (raw scores), `scores` (scaled), `probs`, `partial` (a partition's output), `output`.
+//! Arithmetic in f32.
 //! Conventions: P stays in f32 (`probs=f32`), is rounded to the stored dtype after the division, as
 //! eager frameworks do (`normalised`), or before it, relative to the final maximum (`stored`) or to
 //! the running maximum of key blocks visited in either order (`online_32`, `online_64_reversed` ...),
@@ -17,12 +18,14 @@
 
 mod faults;
 mod query;
+mod split;
 
 use std::sync::OnceLock;
 
 use serde::{Deserialize, Serialize};
 
 use self::query::{KvHeadData, query};
+pub use self::split::{Combine, Split};
 
 use super::{
     ArgSpec, Fault, Inputs, Knob, Op, Out, OutSpec, Residual, Setup, Tensors, Tile, gain_faults,
@@ -73,6 +76,8 @@ pub enum Lost {
     First,
     /// Keys below the last this many: a sliding window that should be off.
     Window(usize),
+    /// Keys from the first index up to the second.
+    Range(usize, usize),
 }
 
 /// Which accumulator misses its rescaling in an online softmax: a fault.
@@ -122,6 +127,9 @@ pub struct Params {
     /// A missing rescaling.
     #[serde(default)]
     pub rescale: Option<Rescale>,
+    /// Keys are attended to in partitions, whose outputs are combined.
+    #[serde(default)]
+    pub split: Option<Split>,
 }
 
 impl Params {
@@ -139,6 +147,7 @@ impl Params {
             blocks_reversed: false,
             sum_rounded: false,
             rescale: None,
+            split: None,
         }
     }
 
@@ -158,6 +167,7 @@ impl Params {
                 Lost::Newest => j == s_len - 1,
                 Lost::First => j == 0,
                 Lost::Window(n) => j + n <= own,
+                Lost::Range(from, to) => (from..to).contains(&j),
             };
         let behind = self.window.is_some_and(|w| j + w <= own);
         j <= last && !behind && !lost
@@ -176,7 +186,7 @@ impl Op for Attention {
         ArgSpec::new("k", "[S, Hkv, D] keys"),
         ArgSpec::new("v", "[S, Hkv, D] values"),
     ];
-    const POINTS: &'static [&'static str] = &["qk", "scores", "probs", "output"];
+    const POINTS: &'static [&'static str] = &["qk", "scores", "probs", "partial", "output"];
     type Params = Params;
 
     fn check(params: &Params, tensors: &Tensors) -> Result<Vec<OutSpec>> {
