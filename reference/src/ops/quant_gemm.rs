@@ -10,6 +10,7 @@
 //! of none of the frameworks on a CPU.
 
 use std::marker::PhantomData;
+use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
@@ -18,8 +19,8 @@ use super::ct_dequant::CtDequant;
 use super::fp8_dequant::Fp8Dequant;
 use super::gptq_dequant::GptqDequant;
 use super::{
-    Arg, ArgSpec, Fault, Inputs, Knob, Op, Out, OutSpec, Residual, Setup, Tensors, Tile,
-    gain_faults, lens::Lens, matmul, need,
+    Arg, ArgSpec, Choice, Edit, Fault, Inputs, Knob, Op, Out, OutSpec, Residual, Setup, Tensors,
+    Tile, gain_faults, matmul, need,
 };
 use crate::arith::Real;
 use crate::dtype::{Dtype, Rounding, e4m3};
@@ -165,16 +166,7 @@ pub struct QuantGemm<D>(PhantomData<fn() -> D>);
 
 type S<D> = Setup<QuantGemm<D>>;
 
-/// The store of the dequantised weight is another than the product's, and has its own names.
-const WEIGHT_STORE: &[(&str, &str, &str)] = &[
-    ("truncating_store", "A1B1", "weight_truncating_store"),
-    ("ties_away_store", "A1B2", "weight_ties_away_store"),
-];
-
 impl<D: Dequant> QuantGemm<D> {
-    const DEQUANT: Lens<Self, D> = Lens { params: |p| &mut p.dequant, policy: |p| &mut p.parts[0] };
-    const MATMUL: Lens<Self, matmul::Matmul> = Lens { params: |p| &mut p.matmul, policy: |p| p };
-
     /// N and K of a dequantised shape.
     fn sizes(weight: &[OutSpec]) -> [usize; 2] {
         let shape = &weight[0].shape;
@@ -295,16 +287,18 @@ impl<D: Dequant> Op for QuantGemm<D> {
                 s.params.edge_f32 = true;
             }));
         }
-        knobs.extend(D::knobs(&params.dequant).into_iter().map(|k| Self::DEQUANT.knob(k)));
+        knobs.extend(D::knobs(&params.dequant).into_iter().map(|k| lift_knob(k, lift_dequant)));
         knobs.extend(
-            matmul::Matmul::knobs(&params.matmul).into_iter().map(|k| Self::MATMUL.knob(k)),
+            matmul::Matmul::knobs(&params.matmul).into_iter().map(|k| lift_knob(k, lift_matmul)),
         );
         knobs
     }
 
     fn faults(params: &Self::Params, tensors: &Tensors) -> Vec<Fault<Self>> {
-        let dequant = D::faults(&params.dequant, tensors);
-        let mut faults: Vec<Fault<Self>> = Self::DEQUANT.faults(dequant, WEIGHT_STORE).collect();
+        let mut faults: Vec<Fault<Self>> = D::faults(&params.dequant, tensors)
+            .into_iter()
+            .map(|f| weight_store(lift_fault(f, lift_dequant)))
+            .collect();
         if let Ok(weight) = D::check(&params.dequant, tensors) {
             let [n, k] = Self::sizes(&weight);
             let bias = tensors.contains_key("bias");
@@ -312,7 +306,7 @@ impl<D: Dequant> Op for QuantGemm<D> {
             if params.matmul.row_parallel && bias {
                 product.extend(matmul::faults::bias_by_rank());
             }
-            faults.extend(Self::MATMUL.faults(product, &[]));
+            faults.extend(product.into_iter().map(|f| lift_fault(f, lift_matmul)));
         }
         if D::activation_group(&params.dequant).is_some() {
             faults.extend(activation_faults());
@@ -353,4 +347,63 @@ fn activation_faults<D: Dequant>() -> Vec<Fault<QuantGemm<D>>> {
             edit(Activations::Fp8Unscaled),
         ),
     ]
+}
+
+/// An edit of the dequantisation as an edit of the composite.
+fn lift_dequant<D: Dequant>(edit: Edit<D>) -> Edit<QuantGemm<D>> {
+    Arc::new(move |s| {
+        let mut part = Setup {
+            params: s.params.dequant.clone(),
+            policy: s.policy.parts[0].clone(),
+            tensors: std::mem::take(&mut s.tensors),
+        };
+        edit(&mut part);
+        s.params.dequant = part.params;
+        s.policy.parts[0] = part.policy;
+        s.tensors = part.tensors;
+    })
+}
+
+/// An edit of the product as an edit of the composite.
+fn lift_matmul<D: Dequant>(edit: Edit<matmul::Matmul>) -> Edit<QuantGemm<D>> {
+    Arc::new(move |s| {
+        let mut part = Setup {
+            params: s.params.matmul.clone(),
+            policy: s.policy.clone(),
+            tensors: std::mem::take(&mut s.tensors),
+        };
+        edit(&mut part);
+        s.params.matmul = part.params;
+        s.policy = part.policy;
+        s.tensors = part.tensors;
+    })
+}
+
+/// The store of the dequantised weight is another than the product's, and has its own names.
+fn weight_store<O: Op>(fault: Fault<O>) -> Fault<O> {
+    let (code, slug) = match fault.slug {
+        "truncating_store" => ("A1B1", "weight_truncating_store"),
+        "ties_away_store" => ("A1B2", "weight_ties_away_store"),
+        _ => (fault.code, fault.slug),
+    };
+    Fault { code, slug, ..fault }
+}
+
+fn lift_knob<P: Op, O: Op>(knob: Knob<P>, lift: fn(Edit<P>) -> Edit<O>) -> Knob<O> {
+    let choices = knob
+        .choices
+        .into_iter()
+        .map(|c| Choice { value: c.value, framework_only: c.framework_only, edit: lift(c.edit) })
+        .collect();
+    Knob { name: knob.name, choices }
+}
+
+fn lift_fault<P: Op, O: Op>(fault: Fault<P>, lift: fn(Edit<P>) -> Edit<O>) -> Fault<O> {
+    Fault {
+        code: fault.code,
+        slug: fault.slug,
+        key: fault.key,
+        detail: fault.detail,
+        edit: lift(fault.edit),
+    }
 }

@@ -5,8 +5,7 @@
 //! chunk of a prompt sees its whole prefix) and head h reads kv head h / (Hq / Hkv). With a sliding
 //! window of w a query sees its own key and the w - 1 before it. Masked keys are skipped, so a NaN in
 //! one cannot reach the output.
-//! Points: `qk` (raw scores), `scores` (scaled), `probs`, `partial` (a partition's output), `output`.
-//! Arithmetic in f32.
+//! Points: `qk` (raw scores), `scores` (scaled), `probs`, `output`. Arithmetic in f32.
 //! Conventions: P stays in f32 (`probs=f32`), is rounded to the stored dtype after the division, as
 //! eager frameworks do (`normalised`), or before it, relative to the final maximum (`stored`) or to
 //! the running maximum of key blocks visited in either order (`online_32`, `online_64_reversed` ...),
@@ -18,14 +17,12 @@
 
 mod faults;
 mod query;
-mod split;
 
 use std::sync::OnceLock;
 
 use serde::{Deserialize, Serialize};
 
 use self::query::{KvHeadData, query};
-pub use self::split::{Combine, Split};
 
 use super::{
     ArgSpec, Fault, Inputs, Knob, Op, Out, OutSpec, Residual, Setup, Tensors, Tile, gain_faults,
@@ -127,9 +124,6 @@ pub struct Params {
     /// A missing rescaling.
     #[serde(default)]
     pub rescale: Option<Rescale>,
-    /// Keys are attended to in partitions, whose outputs are combined.
-    #[serde(default)]
-    pub split: Option<Split>,
 }
 
 impl Params {
@@ -147,12 +141,11 @@ impl Params {
             blocks_reversed: false,
             sum_rounded: false,
             rescale: None,
-            split: None,
         }
     }
 
     /// Whether query t of `t_len` sees key j of `s_len`.
-    fn sees(&self, t: usize, j: usize, t_len: usize, s_len: usize) -> bool {
+    pub(super) fn sees(&self, t: usize, j: usize, t_len: usize, s_len: usize) -> bool {
         let own = s_len - t_len + t;
         let last = match self.mask {
             MaskCorner::LowerRight => own,
@@ -186,7 +179,7 @@ impl Op for Attention {
         ArgSpec::new("k", "[S, Hkv, D] keys"),
         ArgSpec::new("v", "[S, Hkv, D] values"),
     ];
-    const POINTS: &'static [&'static str] = &["qk", "scores", "probs", "partial", "output"];
+    const POINTS: &'static [&'static str] = &["qk", "scores", "probs", "output"];
     type Params = Params;
 
     fn check(params: &Params, tensors: &Tensors) -> Result<Vec<OutSpec>> {

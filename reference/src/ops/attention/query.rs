@@ -47,41 +47,17 @@ pub(super) fn query<R: Real>(
     if let Some(sentinel) = params.sentinel {
         scores.replace(keys.iter().map(|&j| !seen(j)), sentinel);
     }
-    let out = match &params.split {
-        None => attend(&scores, &keys, kv, params, policy).map(|a| a.out),
-        Some(split) => split.combine(&scores, &keys, kv, params, policy),
+    let Some(top) = scores.maximum(0..keys.len()) else {
+        return vec![R::lift(f64::NAN); q.len()];
     };
-    out.unwrap_or_else(|| vec![R::lift(f64::NAN); q.len()])
-}
-
-/// What a query reads from some of its keys.
-pub(super) struct Attended<R> {
-    /// The weighted mean of the values.
-    pub(super) out: Vec<R>,
-    /// The sum of the exponentials, relative to the largest score.
-    pub(super) sum: R,
-    /// Index of the largest score.
-    pub(super) top: usize,
-}
-
-/// Softmax over `scores`, those of `keys`, and the mean of the values; `None` when the largest score is
-/// not finite.
-pub(super) fn attend<R: Real>(
-    scores: &Scores<R>,
-    keys: &[usize],
-    kv: &KvHeadData<R>,
-    params: &Params,
-    policy: &Policy,
-) -> Option<Attended<R>> {
-    let top = scores.maximum(0..keys.len())?;
     let mut terms = scores.exponentials(0..keys.len(), top);
-    let mut weights = rounded_probs(&terms, scores, keys, params, policy, top);
+    let mut weights = rounded_probs(&terms, &scores, &keys, params, policy, top);
     if params.sum_rounded && !params.normalise_first {
         terms.copy_from_slice(&weights);
     }
     if let Some(rescale) = &params.rescale {
         let target = if rescale.numerator { &mut weights } else { &mut terms };
-        skip_rescaling(target, scores, keys, rescale, top);
+        skip_rescaling(target, &scores, &keys, rescale, top);
     }
     let first = keys[0];
     let sum = R::sum(&terms, first, &policy.acc);
@@ -92,8 +68,7 @@ pub(super) fn attend<R: Real>(
     let contiguous = keys[keys.len() - 1] - first + 1 == keys.len();
     let online = R::approx(1.0, scores.rescale_error());
     let mut gathered = Vec::new();
-    let out = kv
-        .v_t
+    kv.v_t
         .iter()
         .map(|column| {
             let v = if contiguous {
@@ -106,14 +81,13 @@ pub(super) fn attend<R: Real>(
             let o = R::dot(&weights, v, first, &policy.acc);
             if params.normalise_first { o } else { o.div(sum).mul(online) }
         })
-        .collect();
-    Some(Attended { out, sum, top })
+        .collect()
 }
 
 /// Scores of one query head, raw and scaled.
-pub(super) struct Scores<R> {
+struct Scores<R> {
     raw: Vec<R>,
-    pub(super) scaled: Vec<R>,
+    scaled: Vec<R>,
 }
 
 impl<R: Real> Scores<R> {
@@ -123,11 +97,6 @@ impl<R: Real> Scores<R> {
         let mut scaled: Vec<R> = raw.iter().map(|s| s.mul(scale)).collect();
         policy.apply("scores", &mut scaled);
         Scores { raw, scaled }
-    }
-
-    /// Those of some of the keys.
-    pub(super) fn part(&self, range: std::ops::Range<usize>) -> Self {
-        Scores { raw: self.raw[range.clone()].to_vec(), scaled: self.scaled[range].to_vec() }
     }
 
     /// Replaces the masked scores.
@@ -147,7 +116,7 @@ impl<R: Real> Scores<R> {
 
     /// e^(score i - score j). Raw scores that every implementation computes to the same value have
     /// the same scaled score, whatever the rounding of the scale.
-    pub(super) fn exp_difference(&self, i: usize, j: usize) -> R {
+    fn exp_difference(&self, i: usize, j: usize) -> R {
         let same = |a: R, b: R| a.is_exact() && b.is_exact() && a.value() == b.value();
         let equal = same(self.raw[i], self.raw[j]);
         if i == j || (equal && self.raw[i].value() == 0.0) {

@@ -1,8 +1,8 @@
 //! The catalogue: attention's faults on the gathered keys, and those of the block table, the cache's
 //! layout, the context's length and the combination of partitions.
 
-use super::{ATTENTION, AttentionPaged, BlockId, Lookup, Params, context, rows};
-use crate::ops::attention::{Attention, Combine, Lost, Split};
+use super::{ATTENTION, AttentionPaged, BlockId, Combine, Lookup, Params, Split, context, rows};
+use crate::ops::attention::{Attention, Lost};
 use crate::ops::{Fault, Op, Setup, Tensors};
 use crate::tensor::Tensor;
 
@@ -142,13 +142,13 @@ fn lengths(sizes: &Sizes) -> Vec<F> {
 fn partitions(params: &Params, sizes: &Sizes) -> Vec<F> {
     let mut faults = Vec::new();
     for keys in [64, 128, 256, 512] {
-        if keys >= sizes.context || params.attention.split.is_some_and(|s| s.keys != keys) {
+        if keys >= sizes.context || params.split.is_some_and(|s| s.keys != keys) {
             continue;
         }
         let last = (sizes.context - 1) / keys;
         let mut add = |code, slug, which: &str, what: String, combine: Combine| {
             let split = Split { keys, combine };
-            let edit = move |s: &mut S| s.params.attention.split = Some(split);
+            let edit = move |s: &mut S| s.params.split = Some(split);
             let key = format!("{which}{keys} keys");
             faults.push(Fault::new(code, slug, what, edit).keyed(key));
         };

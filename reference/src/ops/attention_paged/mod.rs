@@ -14,12 +14,14 @@
 //! <https://github.com/vllm-project/vllm/blob/main/csrc/rocm/attention.cu>
 
 mod faults;
+mod split;
 
 use serde::{Deserialize, Serialize};
 
+pub use self::split::{Combine, Split};
 use super::{
     Arg, ArgSpec, Fault, Inputs, Knob, Op, Out, OutSpec, Residual, Setup, Tensors, Tile,
-    attention::{self, Attention, Combine, Split},
+    attention::{self, Attention},
     lens::Lens,
     need,
 };
@@ -69,12 +71,16 @@ pub struct Params {
     /// The gather.
     #[serde(default)]
     pub lookup: Lookup,
+    /// Keys are attended to in partitions, whose outputs are combined; `None` where that is another
+    /// order of the same sums.
+    #[serde(default)]
+    pub split: Option<Split>,
 }
 
 impl Params {
     /// The right op with `scale`.
     pub fn new(scale: f64) -> Params {
-        Params { attention: attention::Params::new(scale), lookup: Lookup::default() }
+        Params { attention: attention::Params::new(scale), lookup: Lookup::default(), split: None }
     }
 }
 
@@ -151,7 +157,7 @@ impl Op for AttentionPaged {
         ArgSpec::new("block_table", "[n] ids of the sequence's blocks"),
         ArgSpec::new("context_len", "[1] keys in use"),
     ];
-    const POINTS: &'static [&'static str] = Attention::POINTS;
+    const POINTS: &'static [&'static str] = &["qk", "scores", "probs", "partial", "output"];
     type Params = Params;
 
     fn check(params: &Params, tensors: &Tensors) -> Result<Vec<OutSpec>> {
@@ -199,8 +205,8 @@ impl Op for AttentionPaged {
                 format!("must be finite, with a window above 0: {} and {:?}", p.scale, p.window);
             return fail("attention.scale", what);
         }
-        if p.split.is_some_and(|split| split.keys == 0) {
-            return fail("attention.split.keys", "must be above 0".into());
+        if params.split.is_some_and(|split| split.keys == 0) {
+            return fail("split.keys", "must be above 0".into());
         }
         Ok(OutSpec::output(q.shape()))
     }
@@ -213,14 +219,19 @@ impl Op for AttentionPaged {
     ) -> Vec<Out<R>> {
         let [k, v] = gather(params, inputs);
         let edges = inputs.clone().with("k", k).with("v", v);
-        Attention::eval(&params.attention, &edges, policy, tile)
+        match &params.split {
+            Some(split) if edges.req("k").shape()[0] > split.keys => {
+                split.eval(&params.attention, &edges, policy, tile)
+            }
+            _ => Attention::eval(&params.attention, &edges, policy, tile),
+        }
     }
 
     fn knobs(params: &Params) -> Vec<Knob<Self>> {
         let mut partials = Knob::new("partials", "f32");
         for (name, keys) in [("stored_256", 256), ("stored_512", 512)] {
             partials = partials.or(name, move |s: &mut Setup<Self>| {
-                s.params.attention.split = Some(Split { keys, combine: Combine::Rescaled });
+                s.params.split = Some(Split { keys, combine: Combine::Rescaled });
                 s.policy.round_at("partial", s.policy.output.dtype);
             });
         }
