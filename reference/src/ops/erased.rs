@@ -16,6 +16,7 @@ use super::{
 };
 use crate::arith::Real;
 use crate::case::Case;
+use crate::dtype::Rounding;
 use crate::error::{Error, Result};
 use crate::policy::Policy;
 
@@ -205,6 +206,26 @@ impl Visitor for Propose<'_, '_> {
     }
 }
 
+struct Evidence<'a, 'r>(&'a AnyParams, &'a Residual<'r>);
+
+impl Visitor for Evidence<'_, '_> {
+    type Out = Vec<String>;
+
+    fn visit<O: Op>(self) -> Self::Out {
+        O::evidence(self.0.get::<O>(), self.1)
+    }
+}
+
+struct Rounded<'a>(&'a AnyParams, &'a Policy, usize);
+
+impl Visitor for Rounded<'_> {
+    type Out = Rounding;
+
+    fn visit<O: Op>(self) -> Self::Out {
+        O::rounding(self.0.get::<O>(), self.1, self.2)
+    }
+}
+
 struct Open<'a>(&'a Case);
 
 impl Visitor for Open<'_> {
@@ -263,5 +284,13 @@ impl Op for Erased {
 
     fn propose(params: &AnyParams, residual: &Residual<'_>) -> Vec<Fault<Self>> {
         with(params, Propose(params, residual))
+    }
+
+    fn evidence(params: &AnyParams, residual: &Residual<'_>) -> Vec<String> {
+        with(params, Evidence(params, residual))
+    }
+
+    fn rounding(params: &AnyParams, policy: &Policy, index: usize) -> Rounding {
+        with(params, Rounded(params, policy, index))
     }
 }

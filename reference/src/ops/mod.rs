@@ -9,23 +9,29 @@
 mod args;
 mod basis;
 mod erased;
+mod lanes;
+mod lens;
 mod variant;
 
 pub mod add;
+pub mod add_rms_norm;
 pub mod all_gather;
 pub mod all_reduce;
 pub mod argmax;
 pub mod attention;
+pub mod attention_paged;
 pub mod awq_dequant;
 pub mod ct_dequant;
 pub mod embedding;
 pub mod fp8_dequant;
 pub mod gptq_dequant;
+pub mod kv_store;
 pub mod linear;
 pub mod matmul;
 pub mod moe_experts;
 pub mod moe_route;
 pub mod packed;
+pub mod qk_norm_rope;
 pub mod quant_gemm;
 pub mod rms_norm;
 pub mod rope;
@@ -42,6 +48,7 @@ pub use variant::{
 use serde::{Serialize, de::DeserializeOwned};
 
 use crate::arith::Real;
+use crate::dtype::Rounding;
 use crate::error::Result;
 use crate::policy::Policy;
 
@@ -113,9 +120,21 @@ pub trait Op: Sized + Send + Sync + 'static {
         Vec::new()
     }
 
+    /// What else the residual tells about an output that is wrong, in a few words each: for the text of a
+    /// finding.
+    fn evidence(_params: &Self::Params, _residual: &Residual<'_>) -> Vec<String> {
+        Vec::new()
+    }
+
     /// The policy of an implementation that stores `dtype` and rounds nothing inside.
     fn policy(dtype: crate::Dtype) -> Policy {
         Policy::stored_as(dtype)
+    }
+
+    /// The rounding with which output `index` (in the order of [`Op::check`]) is stored. All outputs of
+    /// an op have the same rows and columns, so that a tile means the same in each.
+    fn rounding(_params: &Self::Params, policy: &Policy, _index: usize) -> Rounding {
+        policy.output
     }
 }
 
@@ -164,4 +183,8 @@ ops! {
     moe_experts::MoeExperts,
     all_reduce::AllReduce,
     all_gather::AllGather,
+    add_rms_norm::AddRmsNorm,
+    qk_norm_rope::QkNormRope,
+    attention_paged::AttentionPaged,
+    kv_store::KvStore,
 }

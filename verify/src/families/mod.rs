@@ -8,9 +8,14 @@
 //!
 //! Unit-scale random data alone is how wrong kernels pass.
 
+mod add_rms_norm;
 mod attention;
+mod attention_paged;
+mod composites;
 mod gptq_dequant;
+mod kv_store;
 mod matmul;
+mod qk_norm_rope;
 mod quantised;
 mod values;
 
@@ -37,6 +42,10 @@ pub fn cases(op: &str, seed: u64) -> Vec<Generated> {
         "matmul" => matmul::cases(seed),
         "attention" => attention::cases(seed),
         "gptq_dequant" => gptq_dequant::cases(seed),
+        "add_rms_norm" => add_rms_norm::cases(seed),
+        "qk_norm_rope" => qk_norm_rope::cases(seed),
+        "attention_paged" => attention_paged::cases(seed),
+        "kv_store" => kv_store::cases(seed),
         _ => Vec::new(),
     }
 }
@@ -100,6 +109,9 @@ fn examples_of(op: &str) -> Vec<(Value, Tensors)> {
         }
         "gptq_dequant" | "awq_dequant" | "ct_dequant" | "fp8_dequant" | "gptq_gemm"
         | "awq_gemm" | "ct_gemm" | "fp8_gemm" => quantised::examples(op),
+        "add_rms_norm" | "qk_norm_rope" | "attention_paged" | "kv_store" => {
+            composites::examples(op)
+        }
         "rope" => {
             let positions = Tensor::from_i32(&[2], &[5, 6]);
             let tensors = || vec![("x", ones(&[2, 1, 64])), ("positions", positions.clone())];

@@ -6,7 +6,7 @@ use assay_reference::ops::{Op, Tile};
 
 use super::explain::{Explanation, Key, SOLVED, Subject};
 use super::search::Baseline;
-use super::{Verdict, pattern, search::label};
+use super::{Verdict, evidence, pattern, search::label};
 use crate::finding::Finding;
 
 /// Failing runs on which every hypothesis is tried; the others only check what these found.
@@ -159,6 +159,10 @@ fn finding<O: Op>(
     if !others.is_empty() {
         text += &format!("; equally good here: {}", others.join(", "));
     }
+    text += &evidence::of(explained.iter().map(|&i| {
+        let base = by_run[&i].iter().find(|e| e.key == *key).map_or(0, |e| e.convention);
+        (&subject.runs[i], &subject.conventions[base])
+    }));
     Finding { code: key.0.into(), name: format!("{}.{}", O::name(&run.base.params), key.1), text }
 }
 

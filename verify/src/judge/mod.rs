@@ -7,6 +7,8 @@
 
 mod accept;
 mod bias;
+pub mod drift;
+mod evidence;
 mod explain;
 mod faults;
 mod pattern;
@@ -165,11 +167,34 @@ impl Judgement {
     }
 }
 
-/// Judges the runs of one subject, all of the op named `op`.
+/// Judges the runs of one subject, all of the op named `op` and of its first output.
 ///
 /// # Errors
 /// When the op is unknown, or a case or output is not the op's.
 pub fn judge(op: &str, runs: &[Observation], options: Options) -> Result<Judgement> {
+    judge_one(op, None, runs, options)
+}
+
+/// Judges runs that hold the op's output of that name: each output of an op has its own verdict.
+///
+/// # Errors
+/// As [`judge`], and when the op has no such output.
+pub fn judge_output(
+    op: &str,
+    output: &str,
+    runs: &[Observation],
+    options: Options,
+) -> Result<Judgement> {
+    judge_one(op, Some(output), runs, options)
+}
+
+/// `output` is the op's first where `None`.
+fn judge_one(
+    op: &str,
+    output: Option<&str>,
+    runs: &[Observation],
+    options: Options,
+) -> Result<Judgement> {
     if !ops::NAMES.contains(&op) {
         return Err(Error::Request(format!("unknown op `{op}`")));
     }
@@ -185,7 +210,7 @@ pub fn judge(op: &str, runs: &[Observation], options: Options) -> Result<Judgeme
     if f64_runs > 0 && f64_runs < runs.len() {
         return Err(Error::Request("runs of f64 and of narrower dtypes are judged apart".into()));
     }
-    search::run::<Erased>(runs, options)
+    search::run::<Erased>(runs, output, options)
 }
 
 /// The observed output with every element that the closest convention does not allow replaced by the

@@ -6,7 +6,7 @@ use assay_reference::ops::{Fault, Op, Tile};
 use rayon::prelude::*;
 
 use super::Unseen;
-use super::accept::{Expected, expect, ratio};
+use super::accept::{Expected, ratio};
 use super::explain::{Key, key};
 use super::search::{Convention, Run};
 
@@ -40,15 +40,14 @@ pub(super) fn unseen<O: Op>(
         tried += faults.len();
         let rows = run.spec.rows();
         let tile = Tile { rows: some(rows, 2), cols: some(run.spec.cols(), 16) };
-        let part = expect(&setup, run.arithmetic, &tile);
-        let whole = expect(&setup, run.arithmetic, &Tile::ALL);
+        let part = run.expect(&setup, &tile);
+        let whole = run.expect(&setup, &Tile::ALL);
         let shows = |fault: &Fault<O>, tile: &Tile, e: &Expected| {
             let mut wrong = setup.clone();
             (fault.edit)(&mut wrong);
-            let out = wrong.eval::<f64>(tile).remove(0).data;
-            out.iter()
-                .enumerate()
-                .any(|(i, v)| ratio(wrong.policy.output.round(*v), e, i, setup.policy.output) > 1.0)
+            let (stored, right) = (run.rounding(&wrong), run.rounding(&setup));
+            let out = run.values(&wrong, tile);
+            out.iter().enumerate().any(|(i, v)| ratio(stored.round(*v), e, i, right) > 1.0)
         };
         let results: Vec<(Key, bool)> = faults
             .par_iter()
