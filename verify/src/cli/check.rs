@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::Instant;
 
 use anyhow::{Context, bail};
-use assay_hip::Kernel;
+use assay_hip::{Backend, Kernel};
 use clap::{Args, ValueEnum};
 use rayon::prelude::*;
 use serde::Serialize;
@@ -12,6 +12,7 @@ use serde::Serialize;
 use super::{FINDINGS, JsonArgs, PASS, SKIPPED, progress};
 use crate::families::Values;
 use crate::judge::Verdict;
+use crate::ledger::{self, Entry};
 use crate::mutants::{self, Edit, EditReport};
 use crate::report::{Envelope, text, write_json};
 use crate::suite::{self, KernelReport, Profile};
@@ -40,6 +41,9 @@ pub(super) struct CheckArgs {
     /// With --mutants: only this many of them, drawn by the seed
     #[arg(long, value_name = "N", requires = "mutants", value_parser = clap::value_parser!(u32).range(1..))]
     sample: Option<u32>,
+    /// Append an entry for each kernel to this ledger, which `assay gate` reads (docs/ledger.md)
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["mutant", "mutants"])]
+    ledger: Option<PathBuf>,
     #[command(flatten)]
     json: JsonArgs,
 }
@@ -66,6 +70,9 @@ struct MutantsBody {
 pub(super) fn run(args: &CheckArgs) -> anyhow::Result<u8> {
     let start = Instant::now();
     args.json.check()?;
+    if let Some(path) = &args.ledger {
+        ledger::check_writable(path)?;
+    }
     let kernels = selected(&args.kernel)?;
     if args.mutants {
         let edits: Vec<Edit> = mutants::edits()?
@@ -145,11 +152,41 @@ fn run_kernels(args: &CheckArgs, kernels: &[&Kernel], start: Instant) -> anyhow:
         text::check(&reports),
         args.seed
     ));
+    if let Some(path) = &args.ledger {
+        record(path, args, kernels, source.as_deref(), &reports)?;
+    }
     if let Some(path) = &args.json.json {
         let body = CheckBody { kernels: reports };
         write_json(path, &Envelope::new("check", result, Some(args.seed), seconds, body))?;
     }
     Ok(code)
+}
+
+/// Appends an entry for each report that verified something.
+fn record(
+    path: &std::path::Path,
+    args: &CheckArgs,
+    kernels: &[&Kernel],
+    source: Option<&str>,
+    reports: &[KernelReport],
+) -> anyhow::Result<()> {
+    let mut entries = Vec::new();
+    for (kernel, report) in kernels.iter().zip(reports) {
+        if matches!(report.judgement.verdict, Verdict::Skipped { .. }) {
+            continue;
+        }
+        let identity = match args.subject {
+            Subject::Emu => ledger::emulated(kernel, source.unwrap_or(kernel.source))?,
+            Subject::Hip => Backend::device()?.identity(kernel)?,
+        };
+        entries.extend(Entry::of(report, identity, args.seed));
+    }
+    let added = entries.len();
+    let ledger = ledger::append(path, entries)?;
+    let (of, head) = (ledger.entries().len(), ledger.head());
+    args.json
+        .say(&format!("{}: {added} entries added, {of} in all, head {head}\n", path.display()));
+    Ok(())
 }
 
 /// Exit code and result: findings first; a kernel that was not verified is never a pass.

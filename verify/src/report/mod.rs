@@ -1,5 +1,6 @@
 //! Reports: text for people, JSON for machines (docs/json_report.md).
 
+mod gate;
 mod json;
 mod table;
 pub mod text;
