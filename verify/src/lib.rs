@@ -13,6 +13,7 @@ pub mod finding;
 pub mod judge;
 pub mod ledger;
 pub mod mutants;
+pub mod replay;
 pub mod report;
 pub mod subject;
 pub mod suite;

@@ -9,12 +9,13 @@ use clap::{Args, ValueEnum};
 use rayon::prelude::*;
 use serde::Serialize;
 
-use super::{FINDINGS, JsonArgs, PASS, SKIPPED, progress};
+use super::{FINDINGS, JsonArgs, JunitArgs, PASS, SKIPPED, progress, replay};
 use crate::families::Values;
 use crate::judge::Verdict;
 use crate::ledger::{self, Entry};
 use crate::mutants::{self, Edit, EditReport};
-use crate::report::{Envelope, text, write_json};
+use crate::replay::Bench;
+use crate::report::{Envelope, junit, text, write_json};
 use crate::suite::{self, KernelReport, Profile};
 
 /// What to check.
@@ -44,8 +45,16 @@ pub(super) struct CheckArgs {
     /// Append an entry for each kernel to this ledger, which `assay gate` reads (docs/ledger.md)
     #[arg(long, value_name = "FILE", conflicts_with_all = ["mutant", "mutants"])]
     ledger: Option<PathBuf>,
+    /// Save the smallest failing case of each failing kernel to this folder, shrunk, for `assay replay`
+    #[arg(long, value_name = "FOLDER", conflicts_with_all = ["mutant", "mutants"])]
+    save: Option<PathBuf>,
+    /// With --save: keep the case as the suite made it
+    #[arg(long, requires = "save")]
+    no_shrink: bool,
     #[command(flatten)]
     json: JsonArgs,
+    #[command(flatten)]
+    junit: JunitArgs,
 }
 
 /// What runs the kernels.
@@ -70,8 +79,12 @@ struct MutantsBody {
 pub(super) fn run(args: &CheckArgs) -> anyhow::Result<u8> {
     let start = Instant::now();
     args.json.check()?;
+    args.junit.check()?;
     if let Some(path) = &args.ledger {
         ledger::check_writable(path)?;
+    }
+    if let Some(folder) = &args.save {
+        replay::prepare(folder)?;
     }
     let kernels = selected(&args.kernel)?;
     if args.mutants {
@@ -96,7 +109,7 @@ pub(super) fn run(args: &CheckArgs) -> anyhow::Result<u8> {
     run_kernels(args, &kernels, start)
 }
 
-fn selected(names: &[String]) -> anyhow::Result<Vec<&'static Kernel>> {
+pub(super) fn selected(names: &[String]) -> anyhow::Result<Vec<&'static Kernel>> {
     if names.is_empty() {
         return Ok(assay_hip::kernels().iter().collect());
     }
@@ -152,6 +165,10 @@ fn run_kernels(args: &CheckArgs, kernels: &[&Kernel], start: Instant) -> anyhow:
         text::check(&reports),
         args.seed
     ));
+    if code == FINDINGS {
+        save(args, kernels, source.as_deref(), &reports)?;
+    }
+    args.junit.write("assay check", start, || junit::check(&reports))?;
     if let Some(path) = &args.ledger {
         record(path, args, kernels, source.as_deref(), &reports)?;
     }
@@ -160,6 +177,27 @@ fn run_kernels(args: &CheckArgs, kernels: &[&Kernel], start: Instant) -> anyhow:
         write_json(path, &Envelope::new("check", result, Some(args.seed), seconds, body))?;
     }
     Ok(code)
+}
+
+/// Saves a case of each failing kernel, or says how to.
+fn save(
+    args: &CheckArgs,
+    kernels: &[&Kernel],
+    source: Option<&str>,
+    reports: &[KernelReport],
+) -> anyhow::Result<()> {
+    let Some(folder) = &args.save else {
+        args.json.say("`--save FOLDER` keeps the smallest failing case for `assay replay`\n");
+        return Ok(());
+    };
+    for (kernel, report) in kernels.iter().zip(reports) {
+        let bench = || match args.subject {
+            Subject::Emu => Bench::emulated(kernel, source.unwrap_or(kernel.source)),
+            Subject::Hip => Bench::device(kernel),
+        };
+        replay::save(folder, report, bench, args.seed, !args.no_shrink)?;
+    }
+    Ok(())
 }
 
 /// Appends an entry for each report that verified something.
@@ -190,7 +228,7 @@ fn record(
 }
 
 /// Exit code and result: findings first; a kernel that was not verified is never a pass.
-fn outcome(reports: &[KernelReport]) -> (u8, &'static str) {
+pub(super) fn outcome(reports: &[KernelReport]) -> (u8, &'static str) {
     let failing = |v: &Verdict| matches!(v, Verdict::Fail { .. } | Verdict::Unexplained { .. });
     if reports.iter().any(|r| failing(&r.judgement.verdict)) {
         (FINDINGS, "findings")
@@ -229,6 +267,7 @@ fn finish_edits(args: &CheckArgs, reports: Vec<EditReport>, start: Instant) -> a
     let seconds = start.elapsed().as_secs_f64();
     let good = reports.iter().all(EditReport::is_good);
     args.json.say(&text::mutants(&reports));
+    args.junit.write("assay check --mutants", start, || junit::mutants(&reports))?;
     if let Some(path) = &args.json.json {
         let result = if good { "pass" } else { "findings" };
         let body = MutantsBody { edits: reports };

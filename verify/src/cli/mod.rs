@@ -5,6 +5,7 @@ mod diff;
 mod gate;
 mod list;
 mod progress;
+mod replay;
 mod run;
 
 use std::io::Write;
@@ -13,6 +14,8 @@ use std::process::ExitCode;
 
 use assay_reference::arith::fenv::DefaultEnv;
 use clap::{Args, Parser, Subcommand};
+
+use crate::report;
 
 /// Exit code: everything verified passed.
 pub const PASS: u8 = 0;
@@ -58,6 +61,8 @@ enum Command {
     Diff(diff::DiffArgs),
     /// Ask a ledger whether the kernels that a service needs passed, as they are now
     Gate(gate::GateArgs),
+    /// Repeat the judgement of a saved case, or run a kernel on it
+    Replay(replay::ReplayArgs),
     /// List ops, kernels, presets, mutants or finding codes
     List(list::ListArgs),
 }
@@ -78,12 +83,40 @@ impl JsonArgs {
 
     /// Checks that the report can be written, before the work is done.
     fn check(&self) -> anyhow::Result<()> {
-        self.json.as_deref().map_or(Ok(()), crate::report::check_writable)
+        let check = |path| report::check_writable(path, report::JSON);
+        self.json.as_deref().map_or(Ok(()), check)
     }
 
     /// Prints text for people to the stream that is theirs.
     fn say(&self, text: &str) {
         say(text, self.takes_stdout());
+    }
+}
+
+/// Where the JUnit report goes.
+#[derive(Debug, Args)]
+struct JunitArgs {
+    /// Write a JUnit XML report to this file
+    #[arg(long, value_name = "FILE")]
+    junit: Option<PathBuf>,
+}
+
+impl JunitArgs {
+    /// Checks that the report can be written, before the work is done.
+    fn check(&self) -> anyhow::Result<()> {
+        let check = |path| report::check_writable(path, "JUnit report");
+        self.junit.as_deref().map_or(Ok(()), check)
+    }
+
+    /// Writes the cases of `command`, if a report is wanted.
+    fn write(
+        &self,
+        command: &str,
+        start: std::time::Instant,
+        cases: impl FnOnce() -> Vec<report::junit::TestCase>,
+    ) -> anyhow::Result<()> {
+        let Some(path) = &self.junit else { return Ok(()) };
+        report::junit::write(path, command, start.elapsed().as_secs_f64(), &cases())
     }
 }
 
@@ -146,6 +179,7 @@ fn dispatch(cli: Cli) -> anyhow::Result<u8> {
         Command::Run(args) => run::run(&args),
         Command::Diff(args) => diff::run(&args),
         Command::Gate(args) => gate::run(&args),
+        Command::Replay(args) => replay::run(&args),
         Command::List(args) => list::run(&args),
     })
 }

@@ -79,11 +79,10 @@ fn changes(was: &Entry, is: &Entry) -> Vec<Change> {
     let mut out = Vec::new();
     out.extend(change("verdict", was.outcome.word(), is.outcome.word()));
     out.extend(change("convention", &convention(was), &convention(is)));
-    let on =
-        |e: &Entry| format!("seed {}, suite {} {}", e.seed, e.suite.assay, &short(&e.suite.cases));
-    if on(was) != on(is) || was.suite != is.suite {
+    if (was.seed, &was.suite) != (is.seed, &is.suite) {
         // Other cases give other bits: nothing follows from that.
-        out.extend(change("evidence", &on(was), &on(is)));
+        let on = |e: &Entry| format!("seed {}, suite {} {}", e.seed, e.suite.assay, e.suite.cases);
+        out.push(Change { what: "evidence", old: on(was), new: on(is) });
         return out;
     }
     for cell in &was.evidence.cells {

@@ -101,7 +101,10 @@ impl Requirements {
     /// # Errors
     /// A sentence about what is wrong.
     pub fn parse(text: &str) -> Result<Requirements, String> {
-        let table: toml::Table = toml::from_str(text).map_err(|e| e.to_string())?;
+        let table: toml::Table = toml::from_str(text).map_err(|e| {
+            let before = e.span().and_then(|span| text.get(..span.start)).unwrap_or_default();
+            format!("line {}: {}", 1 + before.matches('\n').count(), one_line(e.message()))
+        })?;
         known(table.keys(), &["kernel"], "at the top")?;
         for (i, kernel) in
             table.get("kernel").and_then(toml::Value::as_array).into_iter().flatten().enumerate()
@@ -110,7 +113,8 @@ impl Requirements {
                 known(kernel.keys(), &KEYS, &format!("of kernel {}", i + 1))?;
             }
         }
-        let list: Requirements = table.try_into().map_err(|e| e.to_string())?;
+        let list: Requirements =
+            table.try_into().map_err(|e: toml::de::Error| one_line(e.message()))?;
         if list.kernels.is_empty() {
             return Err(
                 "requires no kernel: each is a table [[kernel]] with name and backend".into()
@@ -163,6 +167,10 @@ impl Requirement {
         }
         Ok(())
     }
+}
+
+fn one_line(message: &str) -> String {
+    message.lines().map(str::trim).collect::<Vec<_>>().join(", ")
 }
 
 /// Refuses keys that are not known.
@@ -239,7 +247,7 @@ mod tests {
             (kernel.replace("emu", "hip") + "source = \"k.hip\"", "is for backend \"emu\""),
             ("[[kernel]]\nbackend = \"emu\"".into(), "missing field `name`"),
             ("kernel = 3".into(), "expected a sequence"),
-            ("[[kernel]".into(), "TOML parse error"),
+            (format!("{kernel}[[kernel]"), "line 4: "),
         ] {
             let error = Requirements::parse(&text).expect_err(&text);
             assert!(error.contains(said), "{text}: {error}");
