@@ -78,8 +78,6 @@ fn a_saved_case_is_read_back_and_judged_as_it_was() {
     let sound = Bench::emulated(gptq, gptq.source).expect("compiles");
     let trial = sound.try_case(&read.generated(), &read.options, read.checked).expect("runs");
     assert!(matches!(trial.judgement.verdict, Verdict::Pass { .. }), "{:?}", trial.judgement);
-    // A finding that this kernel does not have is found in no case.
-    assert!(capture(&sound, "not_deterministic", 2).expect("runs").is_none());
 }
 
 #[test]

@@ -3,19 +3,22 @@
 mod admission;
 mod damage;
 mod differences;
+mod evidence;
 mod writers;
 
 use assay_hip::{BackendKind, Identity};
 
 use super::{Cell, Ended, Entry, Evidence, Ledger, Outcome, Suite};
 
-/// A passing entry of `gptq_dequant`, whose suite is cheap to version.
+const OP: &str = "none";
+
+/// A passing entry of an op without a suite, so that its version costs nothing.
 fn entry(seed: u64) -> Entry {
     Entry {
         identity: identity(),
         objects: Vec::new(),
-        op: "gptq_dequant".into(),
-        suite: Suite::of("gptq_dequant"),
+        op: OP.into(),
+        suite: Suite::of(OP),
         seed,
         cases: 2,
         runs: 6,
