@@ -9,13 +9,13 @@ use clap::{Args, ValueEnum};
 use rayon::prelude::*;
 use serde::Serialize;
 
-use super::{FINDINGS, JsonArgs, JunitArgs, PASS, SKIPPED, progress, replay};
+use super::{FINDINGS, HtmlArgs, JsonArgs, JunitArgs, PASS, SKIPPED, progress, replay};
 use crate::families::Values;
 use crate::judge::Verdict;
 use crate::ledger::{self, Entry};
 use crate::mutants::{self, Edit, EditReport};
 use crate::replay::Bench;
-use crate::report::{Envelope, junit, text, write_json};
+use crate::report::{Envelope, html, junit, text, write_json};
 use crate::suite::{self, KernelReport, Profile};
 
 /// What to check.
@@ -55,6 +55,8 @@ pub(super) struct CheckArgs {
     json: JsonArgs,
     #[command(flatten)]
     junit: JunitArgs,
+    #[command(flatten)]
+    html: HtmlArgs,
 }
 
 /// What runs the kernels.
@@ -85,6 +87,10 @@ pub(super) fn run(args: &CheckArgs) -> anyhow::Result<u8> {
     }
     if let Some(folder) = &args.save {
         replay::prepare(folder)?;
+    }
+    args.html.check()?;
+    if args.html.html.is_some() && (args.mutants || args.mutant.is_some()) {
+        bail!("--html reports a check of kernels, not of mutants");
     }
     let kernels = selected(&args.kernel)?;
     if args.mutants {
@@ -165,6 +171,13 @@ fn run_kernels(args: &CheckArgs, kernels: &[&Kernel], start: Instant) -> anyhow:
         text::check(&reports),
         args.seed
     ));
+    args.html.write(|| {
+        let subject =
+            args.source.as_ref().map_or("built-in sources".into(), |s| s.display().to_string());
+        let line =
+            format!("{subject}, seed {}, {hypotheses} hypotheses, {seconds:.1} s", args.seed);
+        html::check(&reports, line).render()
+    })?;
     if code == FINDINGS {
         save(args, kernels, source.as_deref(), &reports)?;
     }

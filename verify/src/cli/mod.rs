@@ -83,8 +83,7 @@ impl JsonArgs {
 
     /// Checks that the report can be written, before the work is done.
     fn check(&self) -> anyhow::Result<()> {
-        let check = |path| report::check_writable(path, report::JSON);
-        self.json.as_deref().map_or(Ok(()), check)
+        self.json.as_deref().map_or(Ok(()), report::check_writable)
     }
 
     /// Prints text for people to the stream that is theirs.
@@ -104,8 +103,7 @@ struct JunitArgs {
 impl JunitArgs {
     /// Checks that the report can be written, before the work is done.
     fn check(&self) -> anyhow::Result<()> {
-        let check = |path| report::check_writable(path, "JUnit report");
-        self.junit.as_deref().map_or(Ok(()), check)
+        self.junit.as_deref().map_or(Ok(()), report::check_writable)
     }
 
     /// Writes the cases of `command`, if a report is wanted.
@@ -117,6 +115,31 @@ impl JunitArgs {
     ) -> anyhow::Result<()> {
         let Some(path) = &self.junit else { return Ok(()) };
         report::junit::write(path, command, start.elapsed().as_secs_f64(), &cases())
+    }
+}
+
+/// Where the HTML report goes.
+#[derive(Debug, Args)]
+struct HtmlArgs {
+    /// Write an HTML report to this file: one self-contained page, for sharing
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
+}
+
+impl HtmlArgs {
+    /// Checks that the report can be written, before the work is done.
+    fn check(&self) -> anyhow::Result<()> {
+        match self.html.as_deref() {
+            Some(path) if path == std::path::Path::new("-") => {
+                anyhow::bail!("--html needs a file: standard output has the text")
+            }
+            path => path.map_or(Ok(()), crate::report::check_writable),
+        }
+    }
+
+    /// Writes the page, if one was asked for.
+    fn write(&self, page: impl FnOnce() -> String) -> anyhow::Result<()> {
+        self.html.as_deref().map_or(Ok(()), |path| crate::report::write_text(path, &page()))
     }
 }
 

@@ -70,17 +70,17 @@ pub fn examples<O: Op>() -> Vec<(O::Params, Tensors)> {
     examples_of(O::NAME).into_iter().filter_map(parse).collect()
 }
 
-/// Those examples that the kernels' contracts allow: a kernel that takes no window cannot show what is
-/// wrong with one.
-pub fn kernel_examples<O: Op>() -> Vec<(O::Params, Tensors)> {
-    let parse = |(params, tensors)| Some((serde_json::from_value(params).ok()?, tensors));
-    let within = |params: &Value| match O::NAME {
+/// The examples of `op`, of which `O` is the type or which it stands for, that the kernels' contracts
+/// allow: a kernel that takes no window cannot show what is wrong with one.
+pub fn kernel_examples<O: Op>(op: &str) -> Vec<(O::Params, Tensors)> {
+    let within = |params: &Value| match op {
         "matmul" => params.get("row_parallel").is_none(),
         "attention" => params.get("window").is_none(),
         "gptq_dequant" => params.get("bits").is_none_or(|bits| *bits == 4),
         _ => true,
     };
-    examples_of(O::NAME).into_iter().filter(|(p, _)| within(p)).filter_map(parse).collect()
+    let parse = |(params, tensors)| Some((O::parse(op, &params).ok()?, tensors));
+    examples_of(op).into_iter().filter(|(p, _)| within(p)).filter_map(parse).collect()
 }
 
 fn examples_of(op: &str) -> Vec<(Value, Tensors)> {

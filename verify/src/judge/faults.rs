@@ -155,11 +155,11 @@ fn finding<O: Op>(
     if explained.len() > 1 {
         text += &format!("; explains {} runs", explained.len());
     }
-    let others = equally_good(key, explained, by_run, O::NAME);
+    let others = equally_good(key, explained, by_run, O::name(&run.base.params));
     if !others.is_empty() {
         text += &format!("; equally good here: {}", others.join(", "));
     }
-    Finding { code: key.0.into(), name: format!("{}.{}", O::NAME, key.1), text }
+    Finding { code: key.0.into(), name: format!("{}.{}", O::name(&run.base.params), key.1), text }
 }
 
 /// Other faults that explain all the same runs as tightly.

@@ -10,17 +10,19 @@ mod bias;
 mod explain;
 mod faults;
 mod pattern;
+mod picture;
 mod search;
 mod unseen;
 
 use std::sync::Arc;
 
-use assay_reference::ops::{self, Op, Scope, Visitor};
+use assay_reference::ops::{self, Erased, Scope};
 use assay_reference::qwen::Preset;
-use assay_reference::{Case, Dtype, Result, Tensor};
+use assay_reference::{Case, Dtype, Error, Result, Tensor};
 use serde::Serialize;
 
 pub use accept::{Metrics, lambda};
+pub use picture::{BINS, Histogram, Picture};
 
 use crate::finding::Finding;
 
@@ -139,6 +141,11 @@ pub struct Judgement {
     pub hypotheses: usize,
     /// Runs whose inputs leave too much uncertain: they are no evidence for the pass.
     pub ill_conditioned: Vec<String>,
+    /// Elements by the size of their error, under the same conventions as `worst`.
+    pub histogram: Histogram,
+    /// Where the error of the most telling run sits.
+    #[serde(skip)]
+    pub picture: Option<Picture>,
 }
 
 impl Judgement {
@@ -152,6 +159,8 @@ impl Judgement {
             equal_share: 0.0,
             hypotheses: 0,
             ill_conditioned: Vec::new(),
+            histogram: Histogram::default(),
+            picture: None,
         }
     }
 }
@@ -161,31 +170,22 @@ impl Judgement {
 /// # Errors
 /// When the op is unknown, or a case or output is not the op's.
 pub fn judge(op: &str, runs: &[Observation], options: Options) -> Result<Judgement> {
-    ops::visit(op, Judge { runs, options })
-        .unwrap_or_else(|| Err(assay_reference::Error::Request(format!("unknown op `{op}`"))))
-}
-
-struct Judge<'a> {
-    runs: &'a [Observation],
-    options: Options,
-}
-
-impl Visitor for Judge<'_> {
-    type Out = Result<Judgement>;
-
-    fn visit<O: Op>(self) -> Result<Judgement> {
-        if self.runs.is_empty() {
-            return Ok(Judgement::skipped("no case was run"));
-        }
-        // The bound's arithmetic is the subject's: f64 outputs come from f64 arithmetic.
-        let f64_runs = self.runs.iter().filter(|r| r.case.dtype == Dtype::F64).count();
-        if f64_runs > 0 && f64_runs < self.runs.len() {
-            return Err(assay_reference::Error::Request(
-                "runs of f64 and of narrower dtypes are judged apart".into(),
-            ));
-        }
-        search::run::<O>(self.runs, self.options)
+    if !ops::NAMES.contains(&op) {
+        return Err(Error::Request(format!("unknown op `{op}`")));
     }
+    if runs.is_empty() {
+        return Ok(Judgement::skipped("no case was run"));
+    }
+    if let Some(other) = runs.iter().find(|r| r.case.op != op) {
+        let what = format!("a case of `{}` is not one of `{op}`", other.case.op);
+        return Err(Error::Request(what));
+    }
+    // The bound's arithmetic is the subject's: f64 outputs come from f64 arithmetic.
+    let f64_runs = runs.iter().filter(|r| r.case.dtype == Dtype::F64).count();
+    if f64_runs > 0 && f64_runs < runs.len() {
+        return Err(Error::Request("runs of f64 and of narrower dtypes are judged apart".into()));
+    }
+    search::run::<Erased>(runs, options)
 }
 
 /// The observed output with every element that the closest convention does not allow replaced by the
@@ -194,20 +194,5 @@ impl Visitor for Judge<'_> {
 /// # Errors
 /// As [`judge`].
 pub fn reference_output(run: &Observation, options: Options) -> Result<Tensor> {
-    ops::visit(&run.case.op, Reference { run, options }).unwrap_or_else(|| {
-        Err(assay_reference::Error::Request(format!("unknown op `{}`", run.case.op)))
-    })
-}
-
-struct Reference<'a> {
-    run: &'a Observation,
-    options: Options,
-}
-
-impl Visitor for Reference<'_> {
-    type Out = Result<Tensor>;
-
-    fn visit<O: Op>(self) -> Result<Tensor> {
-        search::corrected::<O>(self.run, self.options)
-    }
+    search::corrected::<Erased>(run, options)
 }

@@ -21,6 +21,7 @@ pub(super) fn unseen<O: Op>(
     convention: &Convention<O>,
     scope: Unseen,
 ) -> (Vec<String>, usize) {
+    let op = O::name(&runs[0].base.params);
     let mut seen: BTreeMap<Key, bool> = BTreeMap::new();
     let mut tried = 0;
     // Small cases first: they settle most faults at little cost.
@@ -60,15 +61,15 @@ pub(super) fn unseen<O: Op>(
     }
     if scope == Unseen::Catalogue {
         // What no case even has the shape for.
-        for (params, tensors) in crate::families::kernel_examples::<O>() {
+        for (params, tensors) in crate::families::kernel_examples::<O>(op) {
             for fault in O::faults(&params, &tensors) {
                 seen.entry(key(&fault)).or_insert(false);
             }
         }
     }
     let name = |slug: &str, key: &str| match key {
-        "" => format!("{}.{slug}", O::NAME),
-        key => format!("{}.{slug} ({key})", O::NAME),
+        "" => format!("{op}.{slug}"),
+        key => format!("{op}.{slug} ({key})"),
     };
     let hidden = seen.into_iter().filter(|(_, shown)| !shown);
     (hidden.map(|((_, slug, key), _)| name(slug, &key)).collect(), tried)

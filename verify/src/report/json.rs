@@ -5,9 +5,6 @@ use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 
-/// What the JSON report is called in errors.
-pub const JSON: &str = "JSON report";
-
 /// Version of the JSON report's schema.
 pub(super) const VERSION: u32 = 1;
 
@@ -67,25 +64,25 @@ fn partial(target: &Path) -> PathBuf {
     target.with_file_name(format!(".{name}.part"))
 }
 
-fn cannot(target: &Path, what: &str, e: &std::io::Error) -> anyhow::Error {
-    anyhow::anyhow!("{}: the {what} cannot be written: {e}", target.display())
+fn cannot(target: &Path, e: &std::io::Error) -> anyhow::Error {
+    anyhow::anyhow!("{}: the report cannot be written: {e}", target.display())
 }
 
-/// Checks that a report, `what` it is called, can be written to `target`.
+/// Checks that a report can be written to `target`.
 ///
 /// # Errors
 /// When it cannot.
-pub fn check_writable(target: &Path, what: &str) -> anyhow::Result<()> {
+pub fn check_writable(target: &Path) -> anyhow::Result<()> {
     if target == Path::new("-") {
         return Ok(());
     }
     if target.is_dir() {
-        anyhow::bail!("{}: the {what} cannot be written: is a folder", target.display());
+        anyhow::bail!("{}: the report cannot be written: is a folder", target.display());
     }
     let partial = partial(target);
     std::fs::File::create(&partial)
         .and_then(|_| std::fs::remove_file(&partial))
-        .map_err(|e| cannot(target, what, &e))
+        .map_err(|e| cannot(target, &e))
 }
 
 /// Writes a report to a file, whole or not at all, or to standard output for `-`.
@@ -93,16 +90,18 @@ pub fn check_writable(target: &Path, what: &str) -> anyhow::Result<()> {
 /// # Errors
 /// When it cannot be written.
 pub fn write_json<T: Serialize>(target: &Path, report: &T) -> anyhow::Result<()> {
-    let text = serde_json::to_string_pretty(report)? + "\n";
+    write_text(target, &(serde_json::to_string_pretty(report)? + "\n"))
+}
+
+/// Writes text to a file, whole or not at all, or to standard output for `-`.
+///
+/// # Errors
+/// When it cannot be written.
+pub fn write_text(target: &Path, text: &str) -> anyhow::Result<()> {
     if target == Path::new("-") {
         std::io::stdout().write_all(text.as_bytes())?;
         return Ok(());
     }
-    write_text(target, JSON, &text)
-}
-
-/// Writes text to a file, whole or not at all; `what` it is called in an error.
-pub(super) fn write_text(target: &Path, what: &str, text: &str) -> anyhow::Result<()> {
     let partial = partial(target);
     let write = || -> std::io::Result<()> {
         let mut file = std::fs::File::create(&partial)?;
@@ -112,6 +111,6 @@ pub(super) fn write_text(target: &Path, what: &str, text: &str) -> anyhow::Resul
     };
     write().map_err(|e| {
         let _ = std::fs::remove_file(&partial);
-        cannot(target, what, &e)
+        cannot(target, &e)
     })
 }

@@ -176,7 +176,7 @@ fn element(command: &str, case: &TestCase) -> String {
 /// # Errors
 /// When it cannot be written.
 pub fn write(path: &Path, command: &str, seconds: f64, cases: &[TestCase]) -> anyhow::Result<()> {
-    write_text(path, "JUnit report", &render(command, seconds, cases))
+    write_text(path, &render(command, seconds, cases))
 }
 
 #[cfg(test)]
