@@ -66,7 +66,7 @@ impl Visitor for Catalogue {
 
     fn visit<O: Op>(self) -> Vec<String> {
         let mut lines = Vec::new();
-        for (params, tensors) in families::kernel_examples::<O>() {
+        for (params, tensors) in families::kernel_examples::<O>(O::NAME) {
             lines.extend(O::knobs(&params).iter().map(|knob| format!("{knob:?}")));
             let faults = O::faults(&params, &tensors);
             lines.extend(faults.iter().map(|f| format!("{} {} {}", f.code, f.slug, f.key)));
