@@ -179,6 +179,20 @@ pub fn judge_output(
     visit(op, Judge { runs, output: Some(output), options })
 }
 
+/// Judges each output by itself, in the order given.
+///
+/// # Errors
+/// As [`judge_output`].
+pub fn judge_outputs<'n>(
+    op: &str,
+    runs: &[(&'n str, Vec<Observation>)],
+    options: Options,
+) -> Result<Vec<(&'n str, Judgement)>> {
+    runs.iter()
+        .map(|(output, runs)| Ok((*output, judge_output(op, output, runs, options)?)))
+        .collect()
+}
+
 fn visit(op: &str, judge: Judge<'_>) -> Result<Judgement> {
     ops::visit(op, judge)
         .unwrap_or_else(|| Err(assay_reference::Error::Request(format!("unknown op `{op}`"))))
