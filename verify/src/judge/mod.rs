@@ -188,6 +188,20 @@ pub fn judge_output(
     judge_one(op, Some(output), runs, options)
 }
 
+/// Judges each output by itself, in the order given.
+///
+/// # Errors
+/// As [`judge_output`].
+pub fn judge_outputs<'n>(
+    op: &str,
+    runs: &[(&'n str, Vec<Observation>)],
+    options: Options,
+) -> Result<Vec<(&'n str, Judgement)>> {
+    runs.iter()
+        .map(|(output, runs)| Ok((*output, judge_output(op, output, runs, options)?)))
+        .collect()
+}
+
 /// `output` is the op's first where `None`.
 fn judge_one(
     op: &str,
