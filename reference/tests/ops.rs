@@ -5,6 +5,8 @@
 mod attention;
 #[path = "ops/elementwise.rs"]
 mod elementwise;
+#[path = "ops/faults.rs"]
+mod faults;
 #[path = "ops/formats.rs"]
 mod formats;
 #[path = "ops/gptq.rs"]

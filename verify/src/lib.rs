@@ -3,7 +3,7 @@
 //! - [`families`]: seeded generators of cases;
 //! - [`judge`]: acceptance element by element, the search for the convention or the fault;
 //! - [`suite`]: the kernels' check; [`mutants`]: its power; [`diff`]: a trace against the reference;
-//! - [`finding`]: stable codes; [`report`]: text and JSON; [`cli`]: the command line.
+//! - [`finding`]: stable codes; [`variants`]: the catalogue; [`report`]: text and JSON; [`cli`]: the command line.
 
 pub mod cli;
 pub mod diff;
@@ -14,3 +14,4 @@ pub mod mutants;
 pub mod report;
 pub mod subject;
 pub mod suite;
+pub mod variants;

@@ -31,6 +31,7 @@ pub mod rope;
 pub mod silu_mul;
 pub mod slip;
 pub mod softmax;
+pub mod sources;
 
 pub use args::{Arg, ArgSpec, Inputs, Out, OutSpec, Tensors, Tile, need};
 pub use basis::Basis;

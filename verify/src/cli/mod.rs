@@ -55,7 +55,7 @@ enum Command {
     Run(Box<run::RunArgs>),
     /// Diff a recorded trace against the reference, op by op, on the trace's own inputs
     Diff(diff::DiffArgs),
-    /// List ops, kernels, presets, mutants or finding codes
+    /// List ops, their variants, kernels, presets, mutants or finding codes
     List(list::ListArgs),
 }
 
