@@ -4,7 +4,7 @@
 //! - [`judge`]: acceptance element by element, the search for the convention or the fault;
 //! - [`suite`]: the kernels' check; [`mutants`]: its power; [`diff`]: a trace against the reference;
 //! - [`ledger`]: which build of which kernel passed what, where, and the gate that reads it;
-//! - [`finding`]: stable codes; [`report`]: text and JSON; [`cli`]: the command line.
+//! - [`finding`]: stable codes; [`variants`]: the catalogue; [`report`]: text, JSON, HTML; [`cli`]: the command line.
 
 pub mod cli;
 pub mod diff;
@@ -17,3 +17,4 @@ pub mod replay;
 pub mod report;
 pub mod subject;
 pub mod suite;
+pub mod variants;
