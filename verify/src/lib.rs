@@ -2,13 +2,15 @@
 //!
 //! - [`families`]: seeded generators of cases;
 //! - [`judge`]: acceptance element by element, the search for the convention or the fault;
-//! - [`suite`]: the kernels' check; [`mutants`]: its power; [`diff`]: a trace against the reference;
+//! - [`suite`]: the kernels' check; [`mutants`]: its power; [`diff`]: a trace against the reference,
+//!   op by op; [`forward`]: the same by layer outputs or logits alone;
 //! - [`finding`]: stable codes; [`report`]: text and JSON; [`cli`]: the command line.
 
 pub mod cli;
 pub mod diff;
 pub mod families;
 pub mod finding;
+pub mod forward;
 pub mod judge;
 pub mod mutants;
 pub mod report;
