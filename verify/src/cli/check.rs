@@ -9,11 +9,11 @@ use clap::{Args, ValueEnum};
 use rayon::prelude::*;
 use serde::Serialize;
 
-use super::{FINDINGS, JsonArgs, PASS, SKIPPED, progress};
+use super::{FINDINGS, HtmlArgs, JsonArgs, PASS, SKIPPED, progress};
 use crate::families::Values;
 use crate::judge::Verdict;
 use crate::mutants::{self, Edit, EditReport};
-use crate::report::{Envelope, text, write_json};
+use crate::report::{Envelope, html, text, write_json};
 use crate::suite::{self, KernelReport, Profile};
 
 /// What to check.
@@ -42,6 +42,8 @@ pub(super) struct CheckArgs {
     sample: Option<u32>,
     #[command(flatten)]
     json: JsonArgs,
+    #[command(flatten)]
+    html: HtmlArgs,
 }
 
 /// What runs the kernels.
@@ -66,6 +68,10 @@ struct MutantsBody {
 pub(super) fn run(args: &CheckArgs) -> anyhow::Result<u8> {
     let start = Instant::now();
     args.json.check()?;
+    args.html.check()?;
+    if args.html.html.is_some() && (args.mutants || args.mutant.is_some()) {
+        bail!("--html reports a check of kernels, not of mutants");
+    }
     let kernels = selected(&args.kernel)?;
     if args.mutants {
         let edits: Vec<Edit> = mutants::edits()?
@@ -145,6 +151,13 @@ fn run_kernels(args: &CheckArgs, kernels: &[&Kernel], start: Instant) -> anyhow:
         text::check(&reports),
         args.seed
     ));
+    args.html.write(|| {
+        let subject =
+            args.source.as_ref().map_or("built-in sources".into(), |s| s.display().to_string());
+        let line =
+            format!("{subject}, seed {}, {hypotheses} hypotheses, {seconds:.1} s", args.seed);
+        html::check(&reports, line).render()
+    })?;
     if let Some(path) = &args.json.json {
         let body = CheckBody { kernels: reports };
         write_json(path, &Envelope::new("check", result, Some(args.seed), seconds, body))?;

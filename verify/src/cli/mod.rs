@@ -84,6 +84,31 @@ impl JsonArgs {
     }
 }
 
+/// Where the HTML report goes.
+#[derive(Debug, Args)]
+struct HtmlArgs {
+    /// Write an HTML report to this file: one self-contained page, for sharing
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
+}
+
+impl HtmlArgs {
+    /// Checks that the report can be written, before the work is done.
+    fn check(&self) -> anyhow::Result<()> {
+        match self.html.as_deref() {
+            Some(path) if path == std::path::Path::new("-") => {
+                anyhow::bail!("--html needs a file: standard output has the text")
+            }
+            path => path.map_or(Ok(()), crate::report::check_writable),
+        }
+    }
+
+    /// Writes the page, if one was asked for.
+    fn write(&self, page: impl FnOnce() -> String) -> anyhow::Result<()> {
+        self.html.as_deref().map_or(Ok(()), |path| crate::report::write_text(path, &page()))
+    }
+}
+
 /// Prints to standard output or standard error; a reader that went away is not an error.
 fn say(text: &str, to_stderr: bool) {
     let _ = if to_stderr {

@@ -10,6 +10,7 @@ mod bias;
 mod explain;
 mod faults;
 mod pattern;
+mod picture;
 mod search;
 mod unseen;
 
@@ -21,6 +22,7 @@ use assay_reference::{Case, Dtype, Result, Tensor};
 use serde::Serialize;
 
 pub use accept::{Metrics, lambda};
+pub use picture::{BINS, Histogram, Picture};
 
 use crate::finding::Finding;
 
@@ -139,6 +141,11 @@ pub struct Judgement {
     pub hypotheses: usize,
     /// Runs whose inputs leave too much uncertain: they are no evidence for the pass.
     pub ill_conditioned: Vec<String>,
+    /// Elements by the size of their error, under the same conventions as `worst`.
+    pub histogram: Histogram,
+    /// Where the error of the most telling run sits.
+    #[serde(skip)]
+    pub picture: Option<Picture>,
 }
 
 impl Judgement {
@@ -152,6 +159,8 @@ impl Judgement {
             equal_share: 0.0,
             hypotheses: 0,
             ill_conditioned: Vec::new(),
+            histogram: Histogram::default(),
+            picture: None,
         }
     }
 }

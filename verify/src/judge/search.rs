@@ -6,6 +6,7 @@ use rayon::prelude::*;
 
 use super::accept::{Arithmetic, Expected, Metrics, compare, expect, lambda, ratio};
 use super::explain::Subject;
+use super::picture::{Histogram, Picture};
 use super::{Judgement, Observation, Options, Unseen, Verdict, bias, faults, unseen};
 use crate::finding::Finding;
 
@@ -200,6 +201,8 @@ pub(super) fn run<O: Op>(runs: &[Observation], options: Options) -> Result<Judge
         equal_share: 0.0,
         hypotheses: runs.len() * conventions.len(),
         ill_conditioned: Vec::new(),
+        histogram: Histogram::default(),
+        picture: None,
     };
     let alive: Vec<usize> =
         (0..conventions.len()).filter(|&c| baselines.iter().all(|b| b.accepts(c))).collect();
@@ -211,7 +214,18 @@ pub(super) fn run<O: Op>(runs: &[Observation], options: Options) -> Result<Judge
         }
         return Ok(judgement);
     }
-    let near: Vec<Metrics> = runs.par_iter().map(|r| closest::<O>(r, &conventions).2).collect();
+    let near: Vec<(usize, Metrics)> = runs
+        .par_iter()
+        .map(|r| {
+            let (convention, _, m) = closest::<O>(r, &conventions);
+            (convention, m)
+        })
+        .collect();
+    if let Some(i) = (0..runs.len()).rev().max_by_key(|&i| near[i].1.outside) {
+        judgement.picture = Some(picture(&runs[i], &conventions[near[i].0]));
+    }
+    let near: Vec<Metrics> = near.into_iter().map(|(_, m)| m).collect();
+    judgement.histogram = histogram(&near);
     judgement.worst = near.iter().map(|m| m.worst).fold(0.0, f64::max);
     judgement.equal_share =
         near.iter().map(|m| m.equal).sum::<usize>() as f64 / judgement.elements as f64;
@@ -237,6 +251,13 @@ fn explained<O: Op>(
 ) {
     let metrics: Vec<Metrics> = baselines.iter().filter_map(|b| b.by_convention[index]).collect();
     judgement.worst = metrics.iter().map(|m| m.worst).fold(0.0, f64::max);
+    judgement.histogram = histogram(&metrics);
+    // A pass of one run, as of a recording's op, would cost as much again.
+    if runs.len() > 1 {
+        let worst = |i: &usize| metrics[*i].worst;
+        let telling = (0..runs.len()).max_by(|a, b| worst(a).total_cmp(&worst(b)));
+        judgement.picture = telling.map(|i| picture(&runs[i], convention));
+    }
     judgement.equal_share =
         metrics.iter().map(|m| m.equal).sum::<usize>() as f64 / judgement.elements as f64;
     let labelled = runs.iter().map(|r| r.observation.label.clone()).zip(&metrics);
@@ -261,6 +282,20 @@ fn explained<O: Op>(
         }
         Verdict::Pass { conventions: Vec::new(), unseen_faults }
     };
+}
+
+fn histogram(metrics: &[Metrics]) -> Histogram {
+    let mut sum = Histogram::default();
+    for m in metrics {
+        sum.iter_mut().zip(m.histogram).for_each(|(s, n)| *s += n);
+    }
+    sum
+}
+
+fn picture<O: Op>(run: &Run<'_, O>, convention: &Convention<O>) -> Picture {
+    let (e, _) = run.compare(&run.setup(&convention.edits), &Tile::ALL);
+    let output = run.setup(&convention.edits).policy.output;
+    Picture::new(&run.observation.label, &run.spec.shape, &run.observed, &e, output)
 }
 
 /// The label that people see.
