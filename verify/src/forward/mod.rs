@@ -35,6 +35,9 @@ pub struct Stretch {
     pub judgement: Judgement,
 }
 
+/// What stands in reports where an op's name would.
+pub const NAME: &str = "forward";
+
 /// Hypotheses of which samples are made.
 const BEAM: usize = 6;
 /// Most hypotheses of faults in single layers.
@@ -73,9 +76,10 @@ pub fn classify(
         stretches.push(Stretch { probe: span.name(), judgement });
     }
     let unseen = search.unseen(&passed)?;
-    let last = stretches.iter_mut().rev().find(|s| s.judgement.verdict.is_pass());
-    if let Some(Verdict::Pass { unseen_faults, .. }) = last.map(|s| &mut s.judgement.verdict) {
-        *unseen_faults = unseen;
+    for stretch in &mut stretches {
+        if let Verdict::Pass { unseen_faults, .. } = &mut stretch.judgement.verdict {
+            unseen_faults.clone_from(&unseen);
+        }
     }
     Ok(stretches)
 }
@@ -109,6 +113,7 @@ impl Search<'_> {
             equal_share: equal_share(&self.runner.one(span, None, self.tokens)?, &observed),
             hypotheses: self.hypotheses - before,
             ill_conditioned: Vec::new(),
+            ..Judgement::skipped("")
         };
         Ok((judgement, right))
     }
@@ -187,7 +192,7 @@ impl Search<'_> {
         let right = self.runner.one(span, None, tokens)?;
         let limit = distance(observed, &right, tokens, self.tokens);
         let mut ranked = Vec::new();
-        for fault in faults {
+        for fault in faults.into_iter().filter(|f| self.runner.changes(span, f)) {
             self.hypotheses += 1;
             let run = self.runner.one(span, Some(&fault), tokens)?;
             let d = distance(observed, &run, tokens, self.tokens);
@@ -226,7 +231,7 @@ impl Search<'_> {
         }
         for fault in self.all.iter().filter(|f| f.reach != Reach::SomeLayers) {
             let mut seen = false;
-            for (span, right) in passed {
+            for (span, right) in passed.iter().filter(|(s, _)| self.runner.changes(s, fault)) {
                 for tokens in prefixes(self.tokens) {
                     self.hypotheses += 1;
                     let run = self.runner.one(span, Some(fault), tokens)?;
@@ -295,7 +300,10 @@ fn times(ratio: f64) -> String {
 }
 
 fn evidence(best: &ForwardFault, own: &Fit, right: &Fit, others: &[(ForwardFault, Fit)]) -> String {
-    let mut text = best.detail.clone();
+    let mut text = match best.key.as_str() {
+        "" => best.detail.clone(),
+        key => format!("{key}: {}", best.detail),
+    };
     if let Some(only) = best.only() {
         text += &format!(", in layer {} alone", only.start);
     }

@@ -98,6 +98,14 @@ impl Runner<'_> {
         }
     }
 
+    /// Whether a fault makes any difference to a span.
+    pub(super) fn changes(&self, span: &Span, fault: &ForwardFault) -> bool {
+        let (right, wrong) = (span.of(self.wiring(None)), span.of(self.wiring(Some(fault))));
+        right.plan.nodes != wrong.plan.nodes
+            || wrong.made.keys().any(|name| wrong.reads(name))
+            || (right.positions, right.forgets) != (wrong.positions, wrong.forgets)
+    }
+
     /// One run of the first `tokens` tokens, of no particular rounding.
     pub(super) fn one(&self, span: &Span, fault: Option<&ForwardFault>, tokens: usize) -> Result<Values> {
         self.run(span, self.wiring(fault), tokens, &self.presets()[0], None)

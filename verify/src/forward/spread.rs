@@ -18,7 +18,7 @@ pub(super) type Values = BTreeMap<String, Vec<f64>>;
 pub(super) const MEMBERS: usize = 12;
 
 /// Student's t with `MEMBERS` - 1 degrees of freedom, exceeded with probability 1e-6.
-const QUANTILE: f64 = 9.0;
+const QUANTILE: f64 = 9.043;
 
 /// A sample of legitimate forwards under one hypothesis.
 pub(super) struct Spread {
@@ -148,4 +148,51 @@ fn statistic<'m>(
     // Bits that all agree on are as good as half the smallest step of an f64.
     let ln = |sum: f64| math::ln((sum / n).max(f64::EPSILON / 2.0));
     Statistic { whole: ln(whole), worst_row: ln(worst.1), row: worst.0 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The density's integral from the quantile on, by the midpoint rule over u = x / (1 + x).
+    #[test]
+    fn the_quantile_is_students() {
+        let n = (MEMBERS - 1) as f64;
+        // Gamma(6) / Gamma(5.5), for 11 degrees of freedom.
+        let gammas = 120.0 / (945.0 / 32.0 * std::f64::consts::PI.sqrt());
+        let c = gammas / (n * std::f64::consts::PI).sqrt();
+        let density = |x: f64| c * math::pow(1.0 + x * x / n, -(n + 1.0) / 2.0);
+        let steps = 20_000;
+        let part = |i: i32| {
+            let u = (f64::from(i) + 0.5) / f64::from(steps);
+            density(QUANTILE + u / (1.0 - u)) / ((1.0 - u) * (1.0 - u)) / f64::from(steps)
+        };
+        let tail: f64 = (0..steps).map(part).sum();
+        assert!((tail / 1e-6 - 1.0).abs() < 0.01, "{tail}");
+    }
+
+    /// Members that differ by 1e-6 and what lies 2e-6, 1e-3 and nowhere away.
+    #[test]
+    fn what_is_as_near_as_members_fits() {
+        let member = |seed: usize| {
+            let x = (0..64).map(|i| {
+                let noise = ((i * 7919 + seed * 104_729) % 101) as f64 / 101.0 - 0.5;
+                (1 + i % 5) as f64 * (1.0 + 1e-6 * noise)
+            });
+            Values::from([("logits".to_string(), x.collect())])
+        };
+        let spread = Spread::new((0..MEMBERS).map(member).collect(), 4);
+        assert!(spread.is_finite());
+        assert!(spread.fit(&member(99), 4).ratio < 1.0);
+        let moved = |row: usize, by: f64| {
+            let mut v = member(99);
+            v.get_mut("logits").expect("logits")[row * 16] *= 1.0 + by;
+            v
+        };
+        let fit = spread.fit(&moved(2, 1e-3), 4);
+        assert!(fit.ratio > 1.0 && fit.row == 2, "{fit:?}");
+        assert!(spread.fit(&moved(2, 1e-3), 2).ratio < 1.0, "row 2 is not among the first two");
+        assert!(spread.fit(&moved(1, f64::NAN), 4).ratio.is_infinite());
+        assert!(spread.fit(&Values::new(), 4).ratio.is_infinite(), "nothing fits nothing");
+    }
 }
