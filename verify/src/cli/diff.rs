@@ -8,9 +8,9 @@ use assay_reference::qwen::Preset;
 use assay_reference::trace::Trace;
 use clap::Args;
 
-use super::{FINDINGS, HtmlArgs, JsonArgs, PASS, SKIPPED, progress, say};
+use super::{FINDINGS, HtmlArgs, JsonArgs, JunitArgs, PASS, SKIPPED, progress, say};
 use crate::diff::{self, DiffOptions};
-use crate::report::{Envelope, html, text, write_json};
+use crate::report::{Envelope, html, junit, text, write_json};
 
 /// What to diff.
 #[derive(Debug, Args)]
@@ -32,12 +32,15 @@ pub(super) struct DiffArgs {
     #[command(flatten)]
     json: JsonArgs,
     #[command(flatten)]
+    junit: JunitArgs,
+    #[command(flatten)]
     html: HtmlArgs,
 }
 
 pub(super) fn run(args: &DiffArgs) -> anyhow::Result<u8> {
     let start = Instant::now();
     args.json.check()?;
+    args.junit.check()?;
     args.html.check()?;
     let checkpoint = Checkpoint::open(&args.model)?;
     for warning in checkpoint.warnings() {
@@ -58,6 +61,7 @@ pub(super) fn run(args: &DiffArgs) -> anyhow::Result<u8> {
     )?;
     bar.finish_and_clear();
     args.json.say(&text::diff(&report, args.all));
+    args.junit.write("assay diff", start, || junit::diff(&report))?;
     let (code, result) = if !report.findings().is_empty() {
         (FINDINGS, "findings")
     } else if report.judged() == 0 {

@@ -1,7 +1,7 @@
 //! The search for the conventions that explain all runs of a subject.
 
 use assay_reference::ops::{Edit, Op, OutSpec, Scope, Setup, Tile};
-use assay_reference::{Dtype, Result, Tensor};
+use assay_reference::{Dtype, Result, Rounding, Tensor};
 use rayon::prelude::*;
 
 use super::accept::{Arithmetic, Expected, Metrics, compare, expect, lambda, ratio};
@@ -57,16 +57,27 @@ pub(super) struct Run<'a, O: Op> {
     preset: Vec<String>,
     pub(super) observed: Vec<f64>,
     pub(super) spec: OutSpec,
+    /// Which of the op's outputs was observed.
+    output: usize,
 }
 
 impl<'a, O: Op> Run<'a, O> {
-    fn new(observation: &'a Observation, options: Options) -> Result<Self> {
+    fn new(observation: &'a Observation, output: Option<&str>, options: Options) -> Result<Self> {
         let case = &observation.case;
-        let spec = case.check::<O>()?.remove(0);
+        let (mut base, mut specs) = O::open(case)?;
+        let named = |name: &str| {
+            specs.iter().position(|s| s.name == name).ok_or_else(|| {
+                let known: Vec<_> = specs.iter().map(|s| s.name).collect();
+                let what = format!("is no output of this op: {}", known.join(", "));
+                assay_reference::Error::arg(O::name(&base.params), name, what)
+            })
+        };
+        let which = output.map_or(Ok(0), named)?;
+        let spec = specs.swap_remove(which);
         let output = &observation.output;
         if output.len() != spec.shape.iter().product::<usize>() {
             return Err(assay_reference::Error::arg(
-                O::NAME,
+                O::name(&base.params),
                 spec.name,
                 format!(
                     "{}: expected shape {:?}, got {:?}",
@@ -76,16 +87,14 @@ impl<'a, O: Op> Run<'a, O> {
                 ),
             ));
         }
-        let mut policy = O::policy(case.dtype);
-        policy.lambda = if observation.structured { f64::INFINITY } else { lambda() };
-        let tensors = case.tensors.clone();
-        let mut base = Setup { params: case.params::<O>()?, policy, tensors };
+        base.policy.lambda = if observation.structured { f64::INFINITY } else { lambda() };
         let preset = options.preset.map(|p| p.edit(&mut base)).unwrap_or_default();
         let arithmetic = match case.dtype {
             Dtype::F64 => Arithmetic::F64,
             _ => Arithmetic::F32,
         };
-        Ok(Run { observation, base, arithmetic, preset, observed: output.to_f64(), spec })
+        let observed = output.to_f64();
+        Ok(Run { observation, base, arithmetic, preset, observed, spec, output: which })
     }
 
     pub(super) fn setup(&self, edits: &[Edit<O>]) -> Setup<O> {
@@ -109,18 +118,33 @@ impl<'a, O: Op> Run<'a, O> {
         out
     }
 
+    /// The oracle's values of the observed output.
+    pub(super) fn values(&self, setup: &Setup<O>, tile: &Tile) -> Vec<f64> {
+        setup.eval::<f64>(tile).swap_remove(self.output).data
+    }
+
+    /// The bound of the observed output.
+    pub(super) fn expect(&self, setup: &Setup<O>, tile: &Tile) -> Expected {
+        expect(setup, self.output, self.arithmetic, tile)
+    }
+
+    /// How a setup stores the observed output.
+    pub(super) fn rounding(&self, setup: &Setup<O>) -> Rounding {
+        O::rounding(&setup.params, &setup.policy, self.output)
+    }
+
     /// Evaluates and compares a tile.
     pub(super) fn compare(&self, setup: &Setup<O>, tile: &Tile) -> (Expected, Metrics) {
-        let e = expect(setup, self.arithmetic, tile);
+        let e = self.expect(setup, tile);
         let cols = tile.cols_of(self.spec.cols()).len();
-        let m = compare(&self.observed(tile), &e, setup.policy.output, cols);
+        let m = compare(&self.observed(tile), &e, self.rounding(setup), cols);
         (e, m)
     }
 
     /// Rows that tell hypotheses apart: those where the defaults err most, and both ends.
     pub(super) fn tell_tale_rows(&self, e: &Expected) -> Tile {
         let (rows, cols) = (self.spec.rows(), self.spec.cols());
-        let output = self.base.policy.output;
+        let output = self.rounding(&self.base);
         let worst = |r: usize| {
             (r * cols..(r + 1) * cols)
                 .map(|i| ratio(self.observed[i], e, i, output))
@@ -188,8 +212,13 @@ impl Baseline {
     }
 }
 
-pub(super) fn run<O: Op>(runs: &[Observation], options: Options) -> Result<Judgement> {
-    let runs: Vec<Run<'_, O>> = runs.iter().map(|r| Run::new(r, options)).collect::<Result<_>>()?;
+pub(super) fn run<O: Op>(
+    runs: &[Observation],
+    output: Option<&str>,
+    options: Options,
+) -> Result<Judgement> {
+    let runs: Vec<Run<'_, O>> =
+        runs.iter().map(|r| Run::new(r, output, options)).collect::<Result<_>>()?;
     let conventions = conventions(&runs[0], options);
     let baselines: Vec<Baseline> =
         runs.par_iter().map(|r| Baseline::new::<O>(r, &conventions)).collect();
@@ -293,9 +322,9 @@ fn histogram(metrics: &[Metrics]) -> Histogram {
 }
 
 fn picture<O: Op>(run: &Run<'_, O>, convention: &Convention<O>) -> Picture {
-    let (e, _) = run.compare(&run.setup(&convention.edits), &Tile::ALL);
-    let output = run.setup(&convention.edits).policy.output;
-    Picture::new(&run.observation.label, &run.spec.shape, &run.observed, &e, output)
+    let setup = run.setup(&convention.edits);
+    let (label, e) = (&run.observation.label, run.expect(&setup, &Tile::ALL));
+    Picture::new(label, &run.spec.shape, &run.observed, &e, run.rounding(&setup))
 }
 
 /// The label that people see.
@@ -343,10 +372,10 @@ pub(super) fn closest<O: Op>(
 
 /// See [`super::reference_output`].
 pub(super) fn corrected<O: Op>(run: &Observation, options: Options) -> Result<Tensor> {
-    let run = Run::<O>::new(run, options)?;
+    let run = Run::<O>::new(run, None, options)?;
     let conventions = conventions(&run, options);
     let (index, e, _) = closest::<O>(&run, &conventions);
-    let rounding = run.setup(&conventions[index].edits).policy.output;
+    let rounding = run.rounding(&run.setup(&conventions[index].edits));
     Ok(run.observation.output.map(|i, o| {
         let outside = ratio(o, &e, i, rounding) > 1.0;
         if outside { rounding.round(e.v[i]) } else { o }

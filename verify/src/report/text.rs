@@ -2,6 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+pub use super::gate::{comparisons, decisions};
+
 use super::Table;
 use crate::diff::{DiffReport, NodeReport};
 use crate::finding::Finding;
