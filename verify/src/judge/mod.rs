@@ -11,6 +11,7 @@ pub mod drift;
 mod evidence;
 mod explain;
 mod faults;
+mod longer;
 mod pattern;
 mod picture;
 mod search;
@@ -57,7 +58,8 @@ pub struct Options {
 pub enum Unseen {
     /// None are looked for.
     Nothing,
-    /// Those that apply to the cases' shapes: for recordings, whose shapes are what they are.
+    /// Those that apply to the cases' shapes, or would to a longer sequence: for recordings, whose
+    /// shapes are what they are.
     Applicable,
     /// All of the catalogue.
     Catalogue,
