@@ -3,6 +3,8 @@
 
 #[path = "ops/attention.rs"]
 mod attention;
+#[path = "ops/composite.rs"]
+mod composite;
 #[path = "ops/elementwise.rs"]
 mod elementwise;
 #[path = "ops/ensemble.rs"]
@@ -11,6 +13,8 @@ mod ensemble;
 mod exhaustive;
 #[path = "ops/exhaustive_int4.rs"]
 mod exhaustive_int4;
+#[path = "ops/faults.rs"]
+mod faults;
 #[path = "ops/formats.rs"]
 mod formats;
 #[path = "ops/gptq.rs"]

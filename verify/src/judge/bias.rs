@@ -1,6 +1,6 @@
 //! The bias test: errors within bounds that lean to one side, as a truncating store makes them.
 
-use assay_reference::Policy;
+use assay_reference::Rounding;
 use assay_reference::ops::{Op, Tile};
 
 use super::accept::Arithmetic;
@@ -25,11 +25,12 @@ pub(super) fn test<O: Op>(runs: &[Run<'_, O>], convention: &Convention<O>) -> Op
     let mut elements = 0;
     for run in runs.iter().filter(|r| !r.observation.structured) {
         let setup = run.setup(&convention.edits);
-        let expected = setup.eval::<f64>(&Tile::ALL).remove(0).data;
+        let expected = run.values(&setup, &Tile::ALL);
+        let rounding = run.rounding(&setup);
         let cols = run.spec.cols();
         for (y, o) in expected.chunks(cols).zip(run.observed.chunks(cols)) {
             let errors: Vec<f64> =
-                y.iter().zip(o).filter_map(|(y, o)| lean(*y, *o, &setup.policy)).collect();
+                y.iter().zip(o).filter_map(|(y, o)| lean(*y, *o, rounding)).collect();
             if !errors.is_empty() {
                 elements += errors.len();
                 rows.push(errors.iter().sum::<f64>() / errors.len() as f64);
@@ -57,7 +58,7 @@ pub(super) fn test<O: Op>(runs: &[Run<'_, O>], convention: &Convention<O>) -> Op
 }
 
 /// The error in ulps away from zero; `None` where rounding had no room to lean.
-fn lean(y: f64, o: f64, policy: &Policy) -> Option<f64> {
-    let room = y.is_finite() && o.is_finite() && y != 0.0 && policy.output.round(y) != y;
-    room.then(|| (o - y) * y.signum() / policy.output.ulp(y))
+pub(super) fn lean(y: f64, o: f64, output: Rounding) -> Option<f64> {
+    let room = y.is_finite() && o.is_finite() && y != 0.0 && output.round(y) != y;
+    room.then(|| (o - y) * y.signum() / output.ulp(y))
 }

@@ -3,7 +3,6 @@
 use assay_reference::ops::{Fault, Op, Residual, Setup, Tile};
 use rayon::prelude::*;
 
-use super::accept::expect;
 use super::progress::Progress;
 use super::search::{Baseline, Convention, Run};
 
@@ -92,9 +91,9 @@ impl<O: Op> Subject<'_, O> {
         let mut out = Vec::new();
         for &c in bases {
             let setup = self.runs[i].setup(&self.conventions[c].edits);
-            let values = setup.eval::<f64>(&self.baselines[i].tile).remove(0).data;
-            let bits: Vec<u64> =
-                values.into_iter().map(|v| setup.policy.output.round(v).to_bits()).collect();
+            let values = self.runs[i].values(&setup, &self.baselines[i].tile);
+            let rounding = self.runs[i].rounding(&setup);
+            let bits: Vec<u64> = values.into_iter().map(|v| rounding.round(v).to_bits()).collect();
             if !seen.contains(&bits) {
                 seen.push(bits);
                 out.push(c);
@@ -153,17 +152,17 @@ fn propose<O: Op>(run: &Run<'_, O>, setup: &Setup<O>, radius: &[f64]) -> Vec<Fau
             expected,
             radius,
             observed: &run.observed,
-            output: setup.policy.output,
+            output: run.rounding(setup),
         };
         O::propose(&setup.params, &residual)
     };
-    let values = setup.eval::<f64>(&Tile::ALL).remove(0).data;
+    let values = run.values(setup, &Tile::ALL);
     // An element that is too vague to say anything stays so, and no other becomes it.
     let widen = |(r, y): (&f64, &f64)| r.max((4.0 * r).min(y.abs() / 64.0));
     let wide: Vec<f64> = radius.iter().zip(&values).map(widen).collect();
     if solve(&values, &wide).is_empty() {
         return Vec::new();
     }
-    let e = expect(setup, run.arithmetic, &Tile::ALL);
+    let e = run.expect(setup, &Tile::ALL);
     solve(&e.v, &e.radius)
 }

@@ -36,19 +36,19 @@ impl Sieve {
     /// Whether the bound is worth computing. Always for outputs of more than 11 bits, whose units are
     /// smaller than what the bounds of different hypotheses differ by.
     pub(super) fn passes<O: Op>(&self, run: &Run<'_, O>, setup: &Setup<O>) -> bool {
-        if !matches!(run.observation.case.dtype, Dtype::Bf16 | Dtype::F16) {
+        let output = run.rounding(setup);
+        if !matches!(output.dtype, Dtype::Bf16 | Dtype::F16) {
             return true;
         }
-        let output = setup.policy.output;
-        let values = setup.eval::<f64>(&self.tile).remove(0).data;
+        let values = run.values(setup, &self.tile);
         let far = |i: usize| is_far(values[i], self.observed[i], self.radius[i], output);
         2 * (0..values.len()).filter(|&i| far(i)).count() <= values.len()
     }
 
     /// Mean distance from what was stored, in units in the last place, each at most 1000.
-    pub(super) fn distance<O: Op>(&self, setup: &Setup<O>) -> f64 {
-        let output = setup.policy.output;
-        let values = setup.eval::<f64>(&self.tile).remove(0).data;
+    pub(super) fn distance<O: Op>(&self, run: &Run<'_, O>, setup: &Setup<O>) -> f64 {
+        let output = run.rounding(setup);
+        let values = run.values(setup, &self.tile);
         let one = |(v, o): (&f64, &f64)| {
             let rounded = output.round(*v);
             if rounded == *o || (rounded.is_nan() && o.is_nan()) {

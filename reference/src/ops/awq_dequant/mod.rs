@@ -16,6 +16,7 @@ mod faults;
 use serde::{Deserialize, Serialize};
 
 use super::packed::{self, Nibbles, Reading};
+use super::slip::Slip;
 use super::{
     ArgSpec, Fault, Inputs, Knob, Op, Out, OutSpec, Residual, Setup, Tensors, Tile, gain_faults,
     need,
@@ -119,6 +120,9 @@ pub struct Params {
     /// q s - z s in f16, the second product rounded first.
     #[serde(default)]
     pub fused_zero: bool,
+    /// A single slip.
+    #[serde(default)]
+    pub slip: Slip,
 }
 
 impl Params {
@@ -133,6 +137,7 @@ impl Params {
             packing: Packing::AlongN,
             negated: false,
             fused_zero: false,
+            slip: Slip::None,
         }
     }
 }
@@ -186,6 +191,7 @@ impl Op for AwqDequant {
         let rows_only = Tile { rows: tile.rows.clone(), cols: None };
         Out::by_rows(&rows_only, k, |row| {
             let own = packed::group_of(row, k, params.group_size, groups);
+            let own = params.slip.group(own, k, params.group_size);
             let next = (own + 1).min(groups - 1);
             let scale_group = if params.group == Group::Next { next } else { own };
             let zero_group = if params.group == Group::NextZero { next } else { scale_group };
@@ -200,14 +206,17 @@ impl Op for AwqDequant {
                     ZeroPoint::Symmetric => 1 << (BITS - 1),
                     zero => {
                         let word = |w: usize| qzeros.int(zero_group * words + w);
-                        params.zero_order.value(c, word) + i64::from(zero == ZeroPoint::PlusOne)
+                        let column = params.slip.zero_column(c, n, PER_WORD);
+                        params.zero_order.value(column, word)
+                            + i64::from(zero == ZeroPoint::PlusOne)
                     }
                 };
-                let (q, z) = if params.negated { (z, q) } else { (q, z) };
-                *w = if params.fused_zero {
-                    packed::fused_zero(q, z, *w, policy.lambda)
-                } else {
-                    R::lift((q - z) as f64).mul(*w)
+                let q = params.slip.value(q, [row, c], [k, n]);
+                let z = params.slip.zero(z, [zero_group, c], [groups, n]);
+                *w = match (params.fused_zero, params.negated) {
+                    (true, false) => packed::fused_zero(q, z, *w, policy.lambda),
+                    (true, true) => packed::fused_zero(z, q, *w, policy.lambda),
+                    (false, negated) => params.slip.weight([q, z], *w, negated, policy),
                 };
             }
             policy.apply("weight", &mut s);
@@ -227,8 +236,8 @@ impl Op for AwqDequant {
         ]
     }
 
-    fn faults(_params: &Params, tensors: &Tensors) -> Vec<Fault<Self>> {
-        faults::catalogue(tensors)
+    fn faults(params: &Params, tensors: &Tensors) -> Vec<Fault<Self>> {
+        faults::catalogue(params, tensors)
     }
 
     fn propose(_params: &Params, residual: &Residual<'_>) -> Vec<Fault<Self>> {
