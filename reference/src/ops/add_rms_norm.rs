@@ -202,7 +202,7 @@ impl Op for AddRmsNorm {
         policy
     }
 
-    fn rounding(policy: &Policy, index: usize) -> Rounding {
+    fn rounding(_params: &Params, policy: &Policy, index: usize) -> Rounding {
         if index == 0 { policy.output } else { policy.parts[0].output }
     }
 }

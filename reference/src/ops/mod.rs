@@ -8,6 +8,7 @@
 
 mod args;
 mod basis;
+mod erased;
 mod lanes;
 mod lens;
 mod variant;
@@ -35,12 +36,16 @@ pub mod quant_gemm;
 pub mod rms_norm;
 pub mod rope;
 pub mod silu_mul;
+pub mod slip;
 pub mod softmax;
+pub mod sources;
 
 pub use args::{Arg, ArgSpec, Inputs, Out, OutSpec, Tensors, Tile, need};
 pub use basis::Basis;
+pub use erased::{AnyParams, Erased};
 pub use variant::{
     Choice, Edit, Fault, Knob, Residual, Scope, Setup, gain_at, gain_faults, store_faults,
+    via_f16_fault,
 };
 
 use serde::{Serialize, de::DeserializeOwned};
@@ -68,6 +73,36 @@ pub trait Op: Sized + Send + Sync + 'static {
     /// # Errors
     /// Names the argument, the expectation and what was given.
     fn check(params: &Self::Params, tensors: &Tensors) -> Result<Vec<OutSpec>>;
+
+    /// The op's name; [`Erased`] stands for the op of its params.
+    fn name(_params: &Self::Params) -> &'static str {
+        Self::NAME
+    }
+
+    /// Params of the op called `op`, which is this one, from JSON.
+    ///
+    /// # Errors
+    /// When they are not the op's.
+    fn parse(_op: &str, params: &serde_json::Value) -> Result<Self::Params> {
+        serde_json::from_value(params.clone())
+            .map_err(|e| crate::error::Error::arg(Self::NAME, "params", format!("{e} in {params}")))
+    }
+
+    /// The setup of a case under the default convention, and its outputs.
+    ///
+    /// # Errors
+    /// When the case is not the op's.
+    fn open(case: &crate::case::Case) -> Result<(Setup<Self>, Vec<OutSpec>)> {
+        let outputs = case.check::<Self>()?;
+        let params = case.params::<Self>()?;
+        let (policy, tensors) = (Self::policy(case.dtype), case.tensors.clone());
+        Ok((Setup { params, policy, tensors }, outputs))
+    }
+
+    /// Evaluates a setup in one of the arithmetics that ops are compiled for.
+    fn evaluate<R: Basis>(setup: &Setup<Self>, tile: &Tile) -> Vec<Out<R>> {
+        R::eval(Self::NAME, setup, tile)
+    }
 
     /// Evaluates the tile's elements, before the rounding of the output. Call [`Op::check`] first.
     fn eval<R: Real>(
@@ -101,7 +136,7 @@ pub trait Op: Sized + Send + Sync + 'static {
 
     /// The rounding with which output `index` (in the order of [`Op::check`]) is stored. All outputs of
     /// an op have the same rows and columns, so that a tile means the same in each.
-    fn rounding(policy: &Policy, _index: usize) -> Rounding {
+    fn rounding(_params: &Self::Params, policy: &Policy, _index: usize) -> Rounding {
         policy.output
     }
 }

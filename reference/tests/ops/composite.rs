@@ -120,8 +120,8 @@ fn every_fault_shows_in_some_output<O: Op>(cases: impl IntoIterator<Item = Setup
             let got = wrong.eval::<f64>(&Tile::ALL);
             let differs = (0..specs.len()).any(|i| {
                 assert_eq!(right[i].name, specs[i].name);
-                let stored = O::rounding(&wrong.policy, i);
-                let expected = O::rounding(&case.policy, i);
+                let stored = O::rounding(&wrong.params, &wrong.policy, i);
+                let expected = O::rounding(&case.params, &case.policy, i);
                 got[i].data.iter().zip(&right[i].data).any(|(g, b)| {
                     let (g, b) = (stored.round(*g), b.round(expected, case.policy.lambda));
                     !((g - b.v).abs() <= b.r || (g.is_nan() && b.v.is_nan()) || g == b.v)

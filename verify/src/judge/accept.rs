@@ -4,6 +4,8 @@ use assay_reference::Rounding;
 use assay_reference::arith::{Ball, math};
 use assay_reference::ops::{Op, Setup, Tile};
 
+use super::picture::{Histogram, bin};
+
 /// Elements times hypotheses that one run's false-alarm budget is spread over.
 const COMPARISONS: f64 = 2e7;
 /// False alarms a run.
@@ -30,7 +32,8 @@ pub(super) fn expect<O: Op>(
     arithmetic: Arithmetic,
     tile: &Tile,
 ) -> Expected {
-    let (lambda, rounding) = (setup.policy.lambda, O::rounding(&setup.policy, output));
+    let (lambda, rounding) =
+        (setup.policy.lambda, O::rounding(&setup.params, &setup.policy, output));
     match arithmetic {
         Arithmetic::F32 => {
             intervals(setup.eval::<Ball<24>>(tile).swap_remove(output).data, lambda, rounding)
@@ -88,6 +91,8 @@ pub struct Metrics {
     pub vague: usize,
     /// Mean log2(1 + 2 radius / ulp): how tight the hypothesis is.
     pub tightness: f64,
+    /// Elements by the size of their error.
+    pub histogram: Histogram,
 }
 
 impl Metrics {
@@ -135,6 +140,7 @@ pub(super) fn compare(observed: &[f64], e: &Expected, output: Rounding, cols: us
             if r > m.worst {
                 (m.worst, m.at) = (r, i);
             }
+            m.histogram[bin(r)] += 1;
             let once = output.round(e.v[i]);
             m.equal += usize::from(once == observed[i] || (once.is_nan() && observed[i].is_nan()));
             // Beyond 1/64 of the row's scale and beyond what the output's own rounding hides.

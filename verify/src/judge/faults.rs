@@ -155,7 +155,7 @@ fn finding<O: Op>(
     if explained.len() > 1 {
         text += &format!("; explains {} runs", explained.len());
     }
-    let others = equally_good(key, explained, by_run, O::NAME);
+    let others = equally_good(key, explained, by_run, O::name(&run.base.params));
     if !others.is_empty() {
         text += &format!("; equally good here: {}", others.join(", "));
     }
@@ -163,7 +163,7 @@ fn finding<O: Op>(
         let base = by_run[&i].iter().find(|e| e.key == *key).map_or(0, |e| e.convention);
         (&subject.runs[i], &subject.conventions[base])
     }));
-    Finding { code: key.0.into(), name: format!("{}.{}", O::NAME, key.1), text }
+    Finding { code: key.0.into(), name: format!("{}.{}", O::name(&run.base.params), key.1), text }
 }
 
 /// Other faults that explain all the same runs as tightly.

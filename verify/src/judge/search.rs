@@ -6,6 +6,7 @@ use rayon::prelude::*;
 
 use super::accept::{Arithmetic, Expected, Metrics, compare, expect, lambda, ratio};
 use super::explain::Subject;
+use super::picture::{Histogram, Picture};
 use super::{Judgement, Observation, Options, Unseen, Verdict, bias, faults, unseen};
 use crate::finding::Finding;
 
@@ -63,12 +64,12 @@ pub(super) struct Run<'a, O: Op> {
 impl<'a, O: Op> Run<'a, O> {
     fn new(observation: &'a Observation, output: Option<&str>, options: Options) -> Result<Self> {
         let case = &observation.case;
-        let mut specs = case.check::<O>()?;
+        let (mut base, mut specs) = O::open(case)?;
         let named = |name: &str| {
             specs.iter().position(|s| s.name == name).ok_or_else(|| {
                 let known: Vec<_> = specs.iter().map(|s| s.name).collect();
                 let what = format!("is no output of this op: {}", known.join(", "));
-                assay_reference::Error::arg(O::NAME, name, what)
+                assay_reference::Error::arg(O::name(&base.params), name, what)
             })
         };
         let which = output.map_or(Ok(0), named)?;
@@ -76,7 +77,7 @@ impl<'a, O: Op> Run<'a, O> {
         let output = &observation.output;
         if output.len() != spec.shape.iter().product::<usize>() {
             return Err(assay_reference::Error::arg(
-                O::NAME,
+                O::name(&base.params),
                 spec.name,
                 format!(
                     "{}: expected shape {:?}, got {:?}",
@@ -86,10 +87,7 @@ impl<'a, O: Op> Run<'a, O> {
                 ),
             ));
         }
-        let mut policy = O::policy(case.dtype);
-        policy.lambda = if observation.structured { f64::INFINITY } else { lambda() };
-        let tensors = case.tensors.clone();
-        let mut base = Setup { params: case.params::<O>()?, policy, tensors };
+        base.policy.lambda = if observation.structured { f64::INFINITY } else { lambda() };
         let preset = options.preset.map(|p| p.edit(&mut base)).unwrap_or_default();
         let arithmetic = match case.dtype {
             Dtype::F64 => Arithmetic::F64,
@@ -132,7 +130,7 @@ impl<'a, O: Op> Run<'a, O> {
 
     /// How a setup stores the observed output.
     pub(super) fn rounding(&self, setup: &Setup<O>) -> Rounding {
-        O::rounding(&setup.policy, self.output)
+        O::rounding(&setup.params, &setup.policy, self.output)
     }
 
     /// Evaluates and compares a tile.
@@ -232,6 +230,8 @@ pub(super) fn run<O: Op>(
         equal_share: 0.0,
         hypotheses: runs.len() * conventions.len(),
         ill_conditioned: Vec::new(),
+        histogram: Histogram::default(),
+        picture: None,
     };
     let alive: Vec<usize> =
         (0..conventions.len()).filter(|&c| baselines.iter().all(|b| b.accepts(c))).collect();
@@ -243,7 +243,18 @@ pub(super) fn run<O: Op>(
         }
         return Ok(judgement);
     }
-    let near: Vec<Metrics> = runs.par_iter().map(|r| closest::<O>(r, &conventions).2).collect();
+    let near: Vec<(usize, Metrics)> = runs
+        .par_iter()
+        .map(|r| {
+            let (convention, _, m) = closest::<O>(r, &conventions);
+            (convention, m)
+        })
+        .collect();
+    if let Some(i) = (0..runs.len()).rev().max_by_key(|&i| near[i].1.outside) {
+        judgement.picture = Some(picture(&runs[i], &conventions[near[i].0]));
+    }
+    let near: Vec<Metrics> = near.into_iter().map(|(_, m)| m).collect();
+    judgement.histogram = histogram(&near);
     judgement.worst = near.iter().map(|m| m.worst).fold(0.0, f64::max);
     judgement.equal_share =
         near.iter().map(|m| m.equal).sum::<usize>() as f64 / judgement.elements as f64;
@@ -269,6 +280,13 @@ fn explained<O: Op>(
 ) {
     let metrics: Vec<Metrics> = baselines.iter().filter_map(|b| b.by_convention[index]).collect();
     judgement.worst = metrics.iter().map(|m| m.worst).fold(0.0, f64::max);
+    judgement.histogram = histogram(&metrics);
+    // A pass of one run, as of a recording's op, would cost as much again.
+    if runs.len() > 1 {
+        let worst = |i: &usize| metrics[*i].worst;
+        let telling = (0..runs.len()).max_by(|a, b| worst(a).total_cmp(&worst(b)));
+        judgement.picture = telling.map(|i| picture(&runs[i], convention));
+    }
     judgement.equal_share =
         metrics.iter().map(|m| m.equal).sum::<usize>() as f64 / judgement.elements as f64;
     let labelled = runs.iter().map(|r| r.observation.label.clone()).zip(&metrics);
@@ -293,6 +311,20 @@ fn explained<O: Op>(
         }
         Verdict::Pass { conventions: Vec::new(), unseen_faults }
     };
+}
+
+fn histogram(metrics: &[Metrics]) -> Histogram {
+    let mut sum = Histogram::default();
+    for m in metrics {
+        sum.iter_mut().zip(m.histogram).for_each(|(s, n)| *s += n);
+    }
+    sum
+}
+
+fn picture<O: Op>(run: &Run<'_, O>, convention: &Convention<O>) -> Picture {
+    let setup = run.setup(&convention.edits);
+    let (label, e) = (&run.observation.label, run.expect(&setup, &Tile::ALL));
+    Picture::new(label, &run.spec.shape, &run.observed, &e, run.rounding(&setup))
 }
 
 /// The label that people see.

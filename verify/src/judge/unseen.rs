@@ -8,6 +8,7 @@ use rayon::prelude::*;
 use super::Unseen;
 use super::accept::{Expected, ratio};
 use super::explain::{Key, key};
+use super::longer::longer;
 use super::search::{Convention, Run};
 
 /// `most` indices out of `n`, evenly spread with both ends; `None` is all.
@@ -21,6 +22,7 @@ pub(super) fn unseen<O: Op>(
     convention: &Convention<O>,
     scope: Unseen,
 ) -> (Vec<String>, usize) {
+    let op = O::name(&runs[0].base.params);
     let mut seen: BTreeMap<Key, bool> = BTreeMap::new();
     let mut tried = 0;
     // Small cases first: they settle most faults at little cost.
@@ -57,17 +59,25 @@ pub(super) fn unseen<O: Op>(
             *seen.entry(k).or_insert(false) |= shown;
         }
     }
+    if let (Unseen::Applicable, Some(run)) = (scope, runs.first()) {
+        let setup = run.setup(&convention.edits);
+        if let Some(tensors) = longer(op, &setup.tensors) {
+            for fault in O::faults(&setup.params, &tensors) {
+                seen.entry(key(&fault)).or_insert(false);
+            }
+        }
+    }
     if scope == Unseen::Catalogue {
         // What no case even has the shape for.
-        for (params, tensors) in crate::families::kernel_examples::<O>() {
+        for (params, tensors) in crate::families::kernel_examples::<O>(op) {
             for fault in O::faults(&params, &tensors) {
                 seen.entry(key(&fault)).or_insert(false);
             }
         }
     }
     let name = |slug: &str, key: &str| match key {
-        "" => format!("{}.{slug}", O::NAME),
-        key => format!("{}.{slug} ({key})", O::NAME),
+        "" => format!("{op}.{slug}"),
+        key => format!("{op}.{slug} ({key})"),
     };
     let hidden = seen.into_iter().filter(|(_, shown)| !shown);
     (hidden.map(|((_, slug, key), _)| name(slug, &key)).collect(), tried)
