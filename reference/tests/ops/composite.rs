@@ -264,6 +264,26 @@ fn stored_partitions_are_rounded_before_they_are_weighted() {
     }
 }
 
+/// A fault that reaches into the next row looks the same through a tile.
+#[test]
+fn a_tile_of_a_fault_equals_the_whole() {
+    let s = stored_as(Dtype::Bf16, sum(6, 5, 70, Dtype::Bf16, 1.0));
+    let faults = AddRmsNorm::faults(&s.params, &s.tensors);
+    assert!(faults.len() > 20, "{}", faults.len());
+    for f in faults {
+        let mut wrong = s.clone();
+        (f.edit)(&mut wrong);
+        let tile = Tile { rows: Some(vec![3, 1]), cols: Some(vec![0, 69, 2]) };
+        let part = wrong.eval::<f64>(&tile);
+        for (i, part) in part.iter().enumerate() {
+            let all = output(&wrong, i);
+            let want: Vec<f64> =
+                [3, 1].iter().flat_map(|r| [0, 69, 2].map(|c| all[r * 70 + c])).collect();
+            assert_eq!(bits(&part.data), bits(&want), "{f:?}, output {i}");
+        }
+    }
+}
+
 #[test]
 fn every_fault_of_add_rms_norm_shows() {
     let bf16 = |seed, d, sd| stored_as(Dtype::Bf16, sum(seed, 40, d, Dtype::Bf16, sd));
