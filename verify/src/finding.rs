@@ -1,8 +1,7 @@
 //! Findings: stable codes that text, JSON and docs share.
 
 use assay_reference::ops::{self, Fault, Op, Residual, Visitor};
-use assay_reference::qwen::variant::catalogue;
-use assay_reference::{Dtype, Rounding};
+use assay_reference::{Dtype, Rounding, qwen};
 use serde::Serialize;
 
 /// Something that is wrong, by name.
@@ -105,6 +104,6 @@ pub fn all_codes() -> Vec<(String, String)> {
     for op in ops::NAMES {
         out.extend(ops::visit(op, OpCodes).unwrap_or_default());
     }
-    out.extend(catalogue().map(|e| (e.code.to_string(), e.name())));
+    out.extend(qwen::variant::catalogue().map(|e| (e.code.to_string(), e.name())));
     out
 }

@@ -282,4 +282,53 @@ pub(super) const CHOICES: &[(&str, &str, &str, &str)] = &[
     ),
     ("all_reduce", "sum=f32", "the sum over ranks is rounded once", MEGATRON),
     ("all_reduce", "sum=stored", "the sum is stored after each rank", RING),
+    (
+        "add_rms_norm",
+        "residual=stored",
+        "the norm reads the sum as it is stored",
+        "https://github.com/vllm-project/vllm: csrc/layernorm_kernels.cu adds in the stored type",
+    ),
+    (
+        "add_rms_norm",
+        "residual=f32",
+        "the norm reads the f32 sum, which is rounded only where it is stored",
+        "https://github.com/flashinfer-ai/flashinfer: include/flashinfer/norm.cuh",
+    ),
+    (
+        "qk_norm_rope",
+        "normed=stored",
+        "the normalised head is stored before it is rotated",
+        TRANSFORMERS,
+    ),
+    (
+        "qk_norm_rope",
+        "normed=f32",
+        "the normalised head stays in registers until it is rotated",
+        "https://github.com/NVIDIA/TensorRT-LLM: fusedQKNormRopeKernel.cu",
+    ),
+    (
+        "attention_paged",
+        "partials=f32",
+        "one pass over the keys, or partitions whose outputs stay in f32",
+        FLASH,
+    ),
+    (
+        "attention_paged",
+        "partials=stored_256",
+        "outputs of partitions of 256 keys are stored in the model's dtype, then combined",
+        "https://github.com/vllm-project/vllm: csrc/rocm/attention.cu",
+    ),
+    (
+        "attention_paged",
+        "partials=stored_512",
+        "outputs of partitions of 512 keys are stored in the model's dtype, then combined",
+        "https://github.com/vllm-project/vllm: csrc/attention/paged_attention_v2.cu",
+    ),
+    ("kv_store", "scale=divided", "x / scale goes into an FP8 cache", VLLM),
+    (
+        "kv_store",
+        "scale=reciprocal",
+        "x times the f32 reciprocal of the scale goes into an FP8 cache",
+        "https://github.com/ROCm/aiter",
+    ),
 ];
