@@ -2,7 +2,7 @@
 //!
 //! - [`families`]: seeded generators of cases;
 //! - [`judge`]: acceptance element by element, the search for the convention or the fault;
-//! - [`suite`]: the kernels' check; [`mutants`]: its power; [`diff`]: a trace against the reference;
+//! - [`suite`]: the kernels' check; [`mutants`] and [`power`]: what it catches; [`diff`]: a trace against the reference;
 //! - [`finding`]: stable codes; [`report`]: text and JSON; [`cli`]: the command line.
 
 pub mod cli;
@@ -11,6 +11,7 @@ pub mod families;
 pub mod finding;
 pub mod judge;
 pub mod mutants;
+pub mod power;
 pub mod report;
 pub mod subject;
 pub mod suite;

@@ -3,6 +3,7 @@
 mod check;
 mod diff;
 mod list;
+mod power;
 mod progress;
 mod run;
 
@@ -55,6 +56,8 @@ enum Command {
     Run(Box<run::RunArgs>),
     /// Diff a recorded trace against the reference, op by op, on the trace's own inputs
     Diff(diff::DiffArgs),
+    /// Measure what the suite catches and how often it raises a false alarm, beside other criteria
+    Power(power::PowerArgs),
     /// List ops, kernels, presets, mutants or finding codes
     List(list::ListArgs),
 }
@@ -142,6 +145,7 @@ fn dispatch(cli: Cli) -> anyhow::Result<u8> {
         Command::Check(args) => check::run(&args),
         Command::Run(args) => run::run(&args),
         Command::Diff(args) => diff::run(&args),
+        Command::Power(args) => power::run(&args),
         Command::List(args) => list::run(&args),
     })
 }

@@ -9,6 +9,7 @@ mod accept;
 mod bias;
 mod explain;
 mod faults;
+pub mod panel;
 mod pattern;
 mod search;
 mod unseen;

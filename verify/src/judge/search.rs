@@ -18,7 +18,7 @@ pub(super) struct Convention<O: Op> {
 
 /// All combinations of the knobs' allowed choices, the defaults first, then by number of changes; or
 /// the one of a preset, which is what the runs' setups then start from.
-fn conventions<O: Op>(run: &Run<'_, O>, options: Options) -> Vec<Convention<O>> {
+pub(super) fn conventions<O: Op>(run: &Run<'_, O>, options: Options) -> Vec<Convention<O>> {
     if options.preset.is_some() {
         return vec![Convention { label: run.preset.join(" "), edits: Vec::new() }];
     }
@@ -59,7 +59,7 @@ pub(super) struct Run<'a, O: Op> {
 }
 
 impl<'a, O: Op> Run<'a, O> {
-    fn new(observation: &'a Observation, options: Options) -> Result<Self> {
+    pub(super) fn new(observation: &'a Observation, options: Options) -> Result<Self> {
         let case = &observation.case;
         let spec = case.check::<O>()?.remove(0);
         let output = &observation.output;

@@ -65,7 +65,7 @@ fn partial(target: &Path) -> PathBuf {
 }
 
 fn cannot(target: &Path, e: &std::io::Error) -> anyhow::Error {
-    anyhow::anyhow!("{}: the JSON report cannot be written: {e}", target.display())
+    anyhow::anyhow!("{}: the report cannot be written: {e}", target.display())
 }
 
 /// Checks that a report can be written to `target`.
@@ -77,7 +77,7 @@ pub fn check_writable(target: &Path) -> anyhow::Result<()> {
         return Ok(());
     }
     if target.is_dir() {
-        anyhow::bail!("{}: the JSON report cannot be written: is a folder", target.display());
+        anyhow::bail!("{}: the report cannot be written: is a folder", target.display());
     }
     let partial = partial(target);
     std::fs::File::create(&partial)
@@ -95,6 +95,14 @@ pub fn write_json<T: Serialize>(target: &Path, report: &T) -> anyhow::Result<()>
         std::io::stdout().write_all(text.as_bytes())?;
         return Ok(());
     }
+    write_text(target, &text)
+}
+
+/// Writes a file, whole or not at all.
+///
+/// # Errors
+/// When it cannot be written.
+pub fn write_text(target: &Path, text: &str) -> anyhow::Result<()> {
     let partial = partial(target);
     let write = || -> std::io::Result<()> {
         let mut file = std::fs::File::create(&partial)?;

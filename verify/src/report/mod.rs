@@ -1,8 +1,9 @@
 //! Reports: text for people, JSON for machines (docs/json_report.md).
 
 mod json;
+pub mod svg;
 mod table;
 pub mod text;
 
-pub use json::{Envelope, check_writable, write_json};
+pub use json::{Envelope, check_writable, write_json, write_text};
 pub use table::Table;
