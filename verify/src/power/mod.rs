@@ -105,7 +105,7 @@ fn default_trials(op: &str) -> usize {
 
 /// The cases of an op for a seed.
 fn cases(op: &str, seed: u64) -> Vec<Generated> {
-    families::cases(op, seed)
+    families::power_cases(op, seed)
 }
 
 /// Measures one op. `progress` is called with the share that is done.
