@@ -16,6 +16,8 @@ pub mod rows;
 pub mod simulate;
 pub mod stats;
 pub mod subjects;
+#[cfg(test)]
+mod tests;
 pub mod text;
 mod trial;
 
