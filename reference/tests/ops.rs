@@ -3,6 +3,8 @@
 
 #[path = "ops/attention.rs"]
 mod attention;
+#[path = "ops/composite.rs"]
+mod composite;
 #[path = "ops/elementwise.rs"]
 mod elementwise;
 #[path = "ops/formats.rs"]

@@ -34,12 +34,20 @@ const NO_KERNEL: &[(&str, &str)] = &[
     ("moe_experts", "not written for the device yet"),
     ("all_reduce", "a collective: the communication library's"),
     ("all_gather", "a collective: the communication library's"),
+    ("add_rms_norm", "not written for the device yet"),
+    ("qk_norm_rope", "not written for the device yet"),
+    ("attention_paged", "not written for the device yet"),
+    ("kv_store", "not written for the device yet"),
 ];
 
 const NO_GOLDEN: &[(&str, &str)] = &[
     ("softmax", "recorded traces hold attention as a whole"),
     ("all_reduce", "split models are compared with the whole one"),
     ("all_gather", "split models are compared with the whole one"),
+    ("add_rms_norm", "its parts have some, and it has their bits composed"),
+    ("qk_norm_rope", "its parts have some, and it has their bits composed"),
+    ("attention_paged", "attention has some, and it has its bits on gathered keys"),
+    ("kv_store", "a copy: compared with a loop over the slots"),
 ];
 
 /// What an op has.

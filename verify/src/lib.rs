@@ -3,6 +3,7 @@
 //! - [`families`]: seeded generators of cases;
 //! - [`judge`]: acceptance element by element, the search for the convention or the fault;
 //! - [`suite`]: the kernels' check; [`mutants`] and [`power`]: what it catches; [`diff`]: a trace against the reference;
+//! - [`ledger`]: which build of which kernel passed what, where, and the gate that reads it;
 //! - [`finding`]: stable codes; [`report`]: text and JSON; [`cli`]: the command line.
 
 pub mod cli;
@@ -10,8 +11,10 @@ pub mod diff;
 pub mod families;
 pub mod finding;
 pub mod judge;
+pub mod ledger;
 pub mod mutants;
 pub mod power;
+pub mod replay;
 pub mod report;
 pub mod subject;
 pub mod suite;

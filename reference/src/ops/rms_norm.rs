@@ -222,6 +222,10 @@ impl Op for RmsNorm {
         }
         faults
     }
+
+    fn evidence(params: &Params, residual: &Residual<'_>) -> Vec<String> {
+        super::lanes::dead(params.eps, residual).into_iter().collect()
+    }
 }
 
 /// The eps that explains every row's gain, in the fewest digits.

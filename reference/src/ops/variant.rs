@@ -31,7 +31,7 @@ impl<O: Op> Clone for Setup<O> {
 impl<O: Op> Setup<O> {
     /// Evaluates a tile in the default floating-point environment.
     pub fn eval<R: Basis>(&self, tile: &Tile) -> Vec<Out<R>> {
-        R::eval(O::NAME, self, tile)
+        O::evaluate(self, tile)
     }
 }
 

@@ -130,7 +130,7 @@ impl Preset {
     pub fn edit<O: Op>(&self, setup: &mut Setup<O>) -> Vec<String> {
         let mut made = Vec::new();
         for knob in O::knobs(&setup.params) {
-            if let Some(choice) = self.choice(&knob) {
+            if let Some(choice) = self.choice(O::name(&setup.params), &knob) {
                 (choice.edit)(setup);
                 made.push(format!("{}={}", knob.name, choice.value));
             }
@@ -139,8 +139,8 @@ impl Preset {
     }
 
     /// The choice of a knob, if this preset makes one.
-    fn choice<'k, O: Op>(&self, knob: &'k Knob<O>) -> Option<&'k Choice<O>> {
-        let of_knob = |c: &&(&str, &str, &str)| c.0 == O::NAME && c.1 == knob.name;
+    fn choice<'k, O: Op>(&self, op: &str, knob: &'k Knob<O>) -> Option<&'k Choice<O>> {
+        let of_knob = |c: &&(&str, &str, &str)| c.0 == op && c.1 == knob.name;
         let (_, _, value) = self.choices.iter().find(of_knob)?;
         knob.choices.iter().find(|c| c.value == *value)
     }

@@ -106,9 +106,7 @@ pub(super) fn run(args: &PowerArgs) -> anyhow::Result<u8> {
         bar.set_position((i * STEPS) as u64);
         let step = |share: f64| bar.set_position(((i as f64 + share) * STEPS as f64) as u64);
         measured.push(match args.subject {
-            Subject::Native => {
-                power::measure(op, &settings, &|n, c| Ok(n.run(c)?.to_f64()), &step)
-            }
+            Subject::Native => power::measure(op, &settings, &|n, c| Ok(n.run(c)?.to_f64()), &step),
             Subject::Reference => power::measure(op, &settings, &own::run, &step),
         }?);
     }
@@ -141,11 +139,12 @@ fn selected(names: &[String]) -> anyhow::Result<Vec<&'static str>> {
     if names.is_empty() {
         return Ok(ops::NAMES.to_vec());
     }
-    let find = |name: &String| {
-        ops::NAMES.iter().copied().find(|op| op == name).with_context(|| {
-            format!("unknown op `{name}`; known are {}", ops::NAMES.join(", "))
-        })
-    };
+    let find =
+        |name: &String| {
+            ops::NAMES.iter().copied().find(|op| op == name).with_context(|| {
+                format!("unknown op `{name}`; known are {}", ops::NAMES.join(", "))
+            })
+        };
     names.iter().map(find).collect()
 }
 

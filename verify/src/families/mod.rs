@@ -8,19 +8,24 @@
 //!
 //! Unit-scale random data alone is how wrong kernels pass.
 
+mod add_rms_norm;
 mod argmax;
 mod attention;
+mod attention_paged;
 mod attention_small;
 mod collectives;
+mod composites;
 mod draft;
 mod elementwise;
 mod embedding;
 mod examples_quantised;
 mod gptq_dequant;
+mod kv_store;
 mod matmul;
 mod matmul_small;
 mod moe_experts;
 mod moe_route;
+mod qk_norm_rope;
 mod quantised;
 mod rms_norm;
 mod rope;
@@ -51,6 +56,10 @@ pub fn cases(op: &str, seed: u64) -> Vec<Generated> {
         "matmul" => matmul::cases(seed),
         "attention" => attention::cases(seed),
         "gptq_dequant" => gptq_dequant::cases(seed),
+        "add_rms_norm" => add_rms_norm::cases(seed),
+        "qk_norm_rope" => qk_norm_rope::cases(seed),
+        "attention_paged" => attention_paged::cases(seed),
+        "kv_store" => kv_store::cases(seed),
         "embedding" => embedding::cases(seed),
         "rms_norm" => rms_norm::cases(seed),
         "awq_dequant" => quantised::dequant::awq::cases(seed),
@@ -98,6 +107,10 @@ pub fn power_cases(op: &str, seed: u64) -> Vec<Generated> {
         "moe_experts" => moe_experts::small(seed),
         "all_reduce" => collectives::all_reduce::small(seed),
         "all_gather" => collectives::all_gather::small(seed),
+        "add_rms_norm" => add_rms_norm::cases(seed),
+        "qk_norm_rope" => qk_norm_rope::cases(seed),
+        "attention_paged" => attention_paged::cases(seed),
+        "kv_store" => kv_store::cases(seed),
         _ => Vec::new(),
     }
 }
@@ -131,17 +144,17 @@ pub fn examples<O: Op>() -> Vec<(O::Params, Tensors)> {
     examples_of(O::NAME).into_iter().filter_map(parse).collect()
 }
 
-/// Those examples that the kernels' contracts allow: a kernel that takes no window cannot show what is
-/// wrong with one.
-pub fn kernel_examples<O: Op>() -> Vec<(O::Params, Tensors)> {
-    let parse = |(params, tensors)| Some((serde_json::from_value(params).ok()?, tensors));
-    let within = |params: &Value| match O::NAME {
+/// The examples of `op`, of which `O` is the type or which it stands for, that the kernels' contracts
+/// allow: a kernel that takes no window cannot show what is wrong with one.
+pub fn kernel_examples<O: Op>(op: &str) -> Vec<(O::Params, Tensors)> {
+    let within = |params: &Value| match op {
         "matmul" => params.get("row_parallel").is_none(),
         "attention" => params.get("window").is_none(),
         "gptq_dequant" => params.get("bits").is_none_or(|bits| *bits == 4),
         _ => true,
     };
-    examples_of(O::NAME).into_iter().filter(|(p, _)| within(p)).filter_map(parse).collect()
+    let parse = |(params, tensors)| Some((O::parse(op, &params).ok()?, tensors));
+    examples_of(op).into_iter().filter(|(p, _)| within(p)).filter_map(parse).collect()
 }
 
 fn examples_of(op: &str) -> Vec<(Value, Tensors)> {
@@ -161,6 +174,9 @@ fn examples_of(op: &str) -> Vec<(Value, Tensors)> {
         }
         "gptq_dequant" | "awq_dequant" | "ct_dequant" | "fp8_dequant" | "gptq_gemm"
         | "awq_gemm" | "ct_gemm" | "fp8_gemm" => examples_quantised::examples(op),
+        "add_rms_norm" | "qk_norm_rope" | "attention_paged" | "kv_store" => {
+            composites::examples(op)
+        }
         "rope" => {
             let positions = Tensor::from_i32(&[2], &[5, 6]);
             let tensors = || vec![("x", ones(&[2, 1, 64])), ("positions", positions.clone())];

@@ -23,8 +23,8 @@ pub(super) fn test<O: Op>(runs: &[Run<'_, O>], convention: &Convention<O>) -> Op
     let mut lean = Lean::default();
     for run in runs.iter().filter(|r| !r.observation.structured) {
         let setup = run.setup(&convention.edits);
-        let expected = setup.eval::<f64>(&Tile::ALL).remove(0).data;
-        lean.add(&expected, &run.observed, run.spec.cols(), setup.policy.output);
+        let expected = run.values(&setup, &Tile::ALL);
+        lean.add(&expected, &run.observed, run.spec.cols(), run.rounding(&setup));
     }
     lean.finding()
 }
@@ -39,7 +39,13 @@ pub(super) struct Lean {
 
 impl Lean {
     /// Adds a run: the oracle before the output's rounding, and what was stored.
-    pub(super) fn add(&mut self, expected: &[f64], observed: &[f64], cols: usize, output: Rounding) {
+    pub(super) fn add(
+        &mut self,
+        expected: &[f64],
+        observed: &[f64],
+        cols: usize,
+        output: Rounding,
+    ) {
         for (y, o) in expected.chunks(cols).zip(observed.chunks(cols)) {
             let errors: Vec<f64> =
                 y.iter().zip(o).filter_map(|(y, o)| lean(*y, *o, output)).collect();
@@ -74,7 +80,7 @@ impl Lean {
 }
 
 /// The error in ulps away from zero; `None` where rounding had no room to lean.
-fn lean(y: f64, o: f64, output: Rounding) -> Option<f64> {
+pub(super) fn lean(y: f64, o: f64, output: Rounding) -> Option<f64> {
     let room = y.is_finite() && o.is_finite() && y != 0.0 && output.round(y) != y;
     room.then(|| (o - y) * y.signum() / output.ulp(y))
 }

@@ -3,7 +3,6 @@
 use assay_reference::ops::{Fault, Op, Residual, Setup, Tile};
 use rayon::prelude::*;
 
-use super::accept::expect;
 use super::search::{Baseline, Convention, Run};
 
 /// From here on, the order of faults whose parameter was solved from the output: they fit more
@@ -84,9 +83,9 @@ impl<O: Op> Subject<'_, O> {
         let mut out = Vec::new();
         for &c in bases {
             let setup = self.runs[i].setup(&self.conventions[c].edits);
-            let values = setup.eval::<f64>(&self.baselines[i].tile).remove(0).data;
-            let bits: Vec<u64> =
-                values.into_iter().map(|v| setup.policy.output.round(v).to_bits()).collect();
+            let values = self.runs[i].values(&setup, &self.baselines[i].tile);
+            let rounding = self.runs[i].rounding(&setup);
+            let bits: Vec<u64> = values.into_iter().map(|v| rounding.round(v).to_bits()).collect();
             if !seen.contains(&bits) {
                 seen.push(bits);
                 out.push(c);
@@ -134,14 +133,14 @@ fn candidates<O: Op>(
 }
 
 fn propose<O: Op>(run: &Run<'_, O>, setup: &Setup<O>) -> Vec<Fault<O>> {
-    let e = expect(setup, run.arithmetic, &Tile::ALL);
+    let e = run.expect(setup, &Tile::ALL);
     let residual = Residual {
         tensors: &setup.tensors,
         cols: run.spec.cols(),
         expected: &e.v,
         radius: &e.radius,
         observed: &run.observed,
-        output: setup.policy.output,
+        output: run.rounding(setup),
     };
     O::propose(&setup.params, &residual)
 }

@@ -6,7 +6,7 @@ use assay_reference::ops::{Op, Tile};
 
 use super::explain::{Explanation, Key, SOLVED, Subject};
 use super::search::Baseline;
-use super::{Verdict, pattern, search::label};
+use super::{Verdict, evidence, pattern, search::label};
 use crate::finding::Finding;
 
 /// Failing runs on which every hypothesis is tried; the others only check what these found.
@@ -155,11 +155,15 @@ fn finding<O: Op>(
     if explained.len() > 1 {
         text += &format!("; explains {} runs", explained.len());
     }
-    let others = equally_good(key, explained, by_run, O::NAME);
+    let others = equally_good(key, explained, by_run, O::name(&run.base.params));
     if !others.is_empty() {
         text += &format!("; equally good here: {}", others.join(", "));
     }
-    Finding { code: key.0.into(), name: format!("{}.{}", O::NAME, key.1), text }
+    text += &evidence::of(explained.iter().map(|&i| {
+        let base = by_run[&i].iter().find(|e| e.key == *key).map_or(0, |e| e.convention);
+        (&subject.runs[i], &subject.conventions[base])
+    }));
+    Finding { code: key.0.into(), name: format!("{}.{}", O::name(&run.base.params), key.1), text }
 }
 
 /// Other faults that explain all the same runs as tightly.

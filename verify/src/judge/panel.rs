@@ -7,10 +7,10 @@
 
 use std::sync::Arc;
 
-use assay_reference::ops::{self, Op, OutSpec, Scope, Tile, Visitor};
+use assay_reference::ops::{Erased, Fault, Op, OutSpec, Scope, Tile};
 use assay_reference::{Case, Dtype, Error, Result, Rounding, Tensor};
 
-use super::accept::{Arithmetic, Expected, expect, inside};
+use super::accept::{Arithmetic, Expected, inside};
 use super::bias::Lean;
 use super::search::{Convention, Run, conventions, label};
 use super::{Observation, Options, Unseen};
@@ -71,8 +71,56 @@ impl Panel {
         scope: Scope,
         only: Option<&[&str]>,
     ) -> Result<Panel> {
-        ops::visit(&case.op, Build { case, structured, scope, only })
-            .unwrap_or_else(|| Err(Error::Request(format!("unknown op `{}`", case.op))))
+        let (_, mut outputs) = Erased::open(case)?;
+        let spec = outputs.swap_remove(0);
+        let blank = vec![0.0; spec.shape.iter().product()];
+        let observation = Observation {
+            case: case.clone(),
+            output: Tensor::from_f64(case.dtype, &spec.shape, &blank),
+            label: String::new(),
+            structured,
+        };
+        let options = Options { scope, unseen: Unseen::Nothing, preset: None };
+        let run = Run::<Erased>::new(&observation, None, options)?;
+        let mut all: Vec<Convention<Erased>> = conventions(&run, options);
+        if let Some(only) = only {
+            all.retain(|c| only.contains(&c.label.as_str()));
+            if all.len() != only.len() {
+                let known: Vec<String> = conventions(&run, options).iter().map(label).collect();
+                let what = format!("expected conventions among {known:?}, got {only:?}");
+                return Err(Error::Request(format!("{}: {what}", case.op)));
+            }
+        }
+        let (mut entries, mut entry_of): (Vec<Entry>, Vec<usize>) = (Vec::new(), Vec::new());
+        for convention in &all {
+            let setup = run.setup(&convention.edits);
+            let entry = Entry {
+                expected: run.expect(&setup, &Tile::ALL),
+                exact: run.values(&setup, &Tile::ALL),
+                output: run.rounding(&setup),
+            };
+            let known = entries.iter().position(|e| e.coincides(&entry));
+            entry_of.push(known.unwrap_or(entries.len()));
+            if known.is_none() {
+                entries.push(entry);
+            }
+        }
+        let dtype = entries.first().map_or(case.dtype, |e| e.output.dtype);
+        let catalogue = Erased::faults(&run.base.params, &run.base.tensors);
+        let id = |f: &Fault<Erased>| FaultId {
+            slug: f.slug.into(),
+            key: f.key.clone(),
+            code: f.code.into(),
+        };
+        Ok(Panel {
+            labels: all.into_iter().map(|c| c.label).collect(),
+            entry_of,
+            entries,
+            faults: catalogue.iter().map(id).collect(),
+            unbiased: structured || run.arithmetic == Arithmetic::F64,
+            spec,
+            dtype,
+        })
     }
 
     /// The conventions' labels: `knob=value` for each choice that is not the default; the defaults,
@@ -167,69 +215,6 @@ pub fn judge<'a>(answers: impl Iterator<Item = (&'a Panel, &'a Answer)> + Clone)
     if lean.finding().is_some() { Outcome::Biased } else { Outcome::Explained(alive) }
 }
 
-struct Build<'a> {
-    case: &'a Arc<Case>,
-    structured: bool,
-    scope: Scope,
-    only: Option<&'a [&'a str]>,
-}
-
-impl Visitor for Build<'_> {
-    type Out = Result<Panel>;
-
-    fn visit<O: Op>(self) -> Result<Panel> {
-        let spec = self.case.check::<O>()?.remove(0);
-        let blank = vec![0.0; spec.shape.iter().product()];
-        let dtype = self.case.dtype;
-        let observation = Observation {
-            case: self.case.clone(),
-            output: Tensor::from_f64(dtype, &spec.shape, &blank),
-            label: String::new(),
-            structured: self.structured,
-        };
-        let options = Options { scope: self.scope, unseen: Unseen::Nothing, preset: None };
-        let run = Run::<O>::new(&observation, options)?;
-        let mut all: Vec<Convention<O>> = conventions(&run, options);
-        if let Some(only) = self.only {
-            all.retain(|c| only.contains(&c.label.as_str()));
-            if all.len() != only.len() {
-                let known: Vec<String> = conventions(&run, options).iter().map(label).collect();
-                return Err(Error::Request(format!(
-                    "{}: expected conventions among {known:?}, got {only:?}",
-                    O::NAME
-                )));
-            }
-        }
-        let (mut entries, mut entry_of): (Vec<Entry>, Vec<usize>) = (Vec::new(), Vec::new());
-        for convention in &all {
-            let setup = run.setup(&convention.edits);
-            let expected = expect(&setup, run.arithmetic, &Tile::ALL);
-            let exact = setup.eval::<f64>(&Tile::ALL).remove(0).data;
-            let entry = Entry { expected, exact, output: setup.policy.output };
-            let known = entries.iter().position(|e| e.coincides(&entry));
-            entry_of.push(known.unwrap_or(entries.len()));
-            if known.is_none() {
-                entries.push(entry);
-            }
-        }
-        let catalogue = O::faults(&run.base.params, &run.base.tensors);
-        let id = |f: &ops::Fault<O>| FaultId {
-            slug: f.slug.into(),
-            key: f.key.clone(),
-            code: f.code.into(),
-        };
-        Ok(Panel {
-            labels: all.into_iter().map(|c| c.label).collect(),
-            entry_of,
-            entries,
-            faults: catalogue.iter().map(id).collect(),
-            unbiased: self.structured || run.arithmetic == Arithmetic::F64,
-            spec,
-            dtype,
-        })
-    }
-}
-
 impl Entry {
     fn coincides(&self, other: &Entry) -> bool {
         let same = |a: &[f64], b: &[f64]| a.iter().zip(b).all(|(a, b)| a.to_bits() == b.to_bits());
@@ -240,4 +225,3 @@ impl Entry {
             && same(&self.expected.hi, &other.expected.hi)
     }
 }
-

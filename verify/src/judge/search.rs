@@ -1,11 +1,12 @@
 //! The search for the conventions that explain all runs of a subject.
 
 use assay_reference::ops::{Edit, Op, OutSpec, Scope, Setup, Tile};
-use assay_reference::{Dtype, Result, Tensor};
+use assay_reference::{Dtype, Result, Rounding, Tensor};
 use rayon::prelude::*;
 
 use super::accept::{Arithmetic, Expected, Metrics, compare, expect, lambda, ratio};
 use super::explain::Subject;
+use super::picture::{Histogram, Picture};
 use super::{Judgement, Observation, Options, Unseen, Verdict, bias, faults, unseen};
 use crate::finding::Finding;
 
@@ -56,16 +57,31 @@ pub(super) struct Run<'a, O: Op> {
     preset: Vec<String>,
     pub(super) observed: Vec<f64>,
     pub(super) spec: OutSpec,
+    /// Which of the op's outputs was observed.
+    output: usize,
 }
 
 impl<'a, O: Op> Run<'a, O> {
-    pub(super) fn new(observation: &'a Observation, options: Options) -> Result<Self> {
+    pub(super) fn new(
+        observation: &'a Observation,
+        output: Option<&str>,
+        options: Options,
+    ) -> Result<Self> {
         let case = &observation.case;
-        let spec = case.check::<O>()?.remove(0);
+        let (mut base, mut specs) = O::open(case)?;
+        let named = |name: &str| {
+            specs.iter().position(|s| s.name == name).ok_or_else(|| {
+                let known: Vec<_> = specs.iter().map(|s| s.name).collect();
+                let what = format!("is no output of this op: {}", known.join(", "));
+                assay_reference::Error::arg(O::name(&base.params), name, what)
+            })
+        };
+        let which = output.map_or(Ok(0), named)?;
+        let spec = specs.swap_remove(which);
         let output = &observation.output;
         if output.len() != spec.shape.iter().product::<usize>() {
             return Err(assay_reference::Error::arg(
-                O::NAME,
+                O::name(&base.params),
                 spec.name,
                 format!(
                     "{}: expected shape {:?}, got {:?}",
@@ -75,16 +91,14 @@ impl<'a, O: Op> Run<'a, O> {
                 ),
             ));
         }
-        let mut policy = O::policy(case.dtype);
-        policy.lambda = if observation.structured { f64::INFINITY } else { lambda() };
-        let tensors = case.tensors.clone();
-        let mut base = Setup { params: case.params::<O>()?, policy, tensors };
+        base.policy.lambda = if observation.structured { f64::INFINITY } else { lambda() };
         let preset = options.preset.map(|p| p.edit(&mut base)).unwrap_or_default();
         let arithmetic = match case.dtype {
             Dtype::F64 => Arithmetic::F64,
             _ => Arithmetic::F32,
         };
-        Ok(Run { observation, base, arithmetic, preset, observed: output.to_f64(), spec })
+        let observed = output.to_f64();
+        Ok(Run { observation, base, arithmetic, preset, observed, spec, output: which })
     }
 
     pub(super) fn setup(&self, edits: &[Edit<O>]) -> Setup<O> {
@@ -108,18 +122,33 @@ impl<'a, O: Op> Run<'a, O> {
         out
     }
 
+    /// The oracle's values of the observed output.
+    pub(super) fn values(&self, setup: &Setup<O>, tile: &Tile) -> Vec<f64> {
+        setup.eval::<f64>(tile).swap_remove(self.output).data
+    }
+
+    /// The bound of the observed output.
+    pub(super) fn expect(&self, setup: &Setup<O>, tile: &Tile) -> Expected {
+        expect(setup, self.output, self.arithmetic, tile)
+    }
+
+    /// How a setup stores the observed output.
+    pub(super) fn rounding(&self, setup: &Setup<O>) -> Rounding {
+        O::rounding(&setup.params, &setup.policy, self.output)
+    }
+
     /// Evaluates and compares a tile.
     pub(super) fn compare(&self, setup: &Setup<O>, tile: &Tile) -> (Expected, Metrics) {
-        let e = expect(setup, self.arithmetic, tile);
+        let e = self.expect(setup, tile);
         let cols = tile.cols_of(self.spec.cols()).len();
-        let m = compare(&self.observed(tile), &e, setup.policy.output, cols);
+        let m = compare(&self.observed(tile), &e, self.rounding(setup), cols);
         (e, m)
     }
 
     /// Rows that tell hypotheses apart: those where the defaults err most, and both ends.
     pub(super) fn tell_tale_rows(&self, e: &Expected) -> Tile {
         let (rows, cols) = (self.spec.rows(), self.spec.cols());
-        let output = self.base.policy.output;
+        let output = self.rounding(&self.base);
         let worst = |r: usize| {
             (r * cols..(r + 1) * cols)
                 .map(|i| ratio(self.observed[i], e, i, output))
@@ -187,8 +216,13 @@ impl Baseline {
     }
 }
 
-pub(super) fn run<O: Op>(runs: &[Observation], options: Options) -> Result<Judgement> {
-    let runs: Vec<Run<'_, O>> = runs.iter().map(|r| Run::new(r, options)).collect::<Result<_>>()?;
+pub(super) fn run<O: Op>(
+    runs: &[Observation],
+    output: Option<&str>,
+    options: Options,
+) -> Result<Judgement> {
+    let runs: Vec<Run<'_, O>> =
+        runs.iter().map(|r| Run::new(r, output, options)).collect::<Result<_>>()?;
     let conventions = conventions(&runs[0], options);
     let baselines: Vec<Baseline> =
         runs.par_iter().map(|r| Baseline::new::<O>(r, &conventions)).collect();
@@ -200,6 +234,8 @@ pub(super) fn run<O: Op>(runs: &[Observation], options: Options) -> Result<Judge
         equal_share: 0.0,
         hypotheses: runs.len() * conventions.len(),
         ill_conditioned: Vec::new(),
+        histogram: Histogram::default(),
+        picture: None,
     };
     let alive: Vec<usize> =
         (0..conventions.len()).filter(|&c| baselines.iter().all(|b| b.accepts(c))).collect();
@@ -211,7 +247,18 @@ pub(super) fn run<O: Op>(runs: &[Observation], options: Options) -> Result<Judge
         }
         return Ok(judgement);
     }
-    let near: Vec<Metrics> = runs.par_iter().map(|r| closest::<O>(r, &conventions).2).collect();
+    let near: Vec<(usize, Metrics)> = runs
+        .par_iter()
+        .map(|r| {
+            let (convention, _, m) = closest::<O>(r, &conventions);
+            (convention, m)
+        })
+        .collect();
+    if let Some(i) = (0..runs.len()).rev().max_by_key(|&i| near[i].1.outside) {
+        judgement.picture = Some(picture(&runs[i], &conventions[near[i].0]));
+    }
+    let near: Vec<Metrics> = near.into_iter().map(|(_, m)| m).collect();
+    judgement.histogram = histogram(&near);
     judgement.worst = near.iter().map(|m| m.worst).fold(0.0, f64::max);
     judgement.equal_share =
         near.iter().map(|m| m.equal).sum::<usize>() as f64 / judgement.elements as f64;
@@ -237,6 +284,13 @@ fn explained<O: Op>(
 ) {
     let metrics: Vec<Metrics> = baselines.iter().filter_map(|b| b.by_convention[index]).collect();
     judgement.worst = metrics.iter().map(|m| m.worst).fold(0.0, f64::max);
+    judgement.histogram = histogram(&metrics);
+    // A pass of one run, as of a recording's op, would cost as much again.
+    if runs.len() > 1 {
+        let worst = |i: &usize| metrics[*i].worst;
+        let telling = (0..runs.len()).max_by(|a, b| worst(a).total_cmp(&worst(b)));
+        judgement.picture = telling.map(|i| picture(&runs[i], convention));
+    }
     judgement.equal_share =
         metrics.iter().map(|m| m.equal).sum::<usize>() as f64 / judgement.elements as f64;
     let labelled = runs.iter().map(|r| r.observation.label.clone()).zip(&metrics);
@@ -261,6 +315,20 @@ fn explained<O: Op>(
         }
         Verdict::Pass { conventions: Vec::new(), unseen_faults }
     };
+}
+
+fn histogram(metrics: &[Metrics]) -> Histogram {
+    let mut sum = Histogram::default();
+    for m in metrics {
+        sum.iter_mut().zip(m.histogram).for_each(|(s, n)| *s += n);
+    }
+    sum
+}
+
+fn picture<O: Op>(run: &Run<'_, O>, convention: &Convention<O>) -> Picture {
+    let setup = run.setup(&convention.edits);
+    let (label, e) = (&run.observation.label, run.expect(&setup, &Tile::ALL));
+    Picture::new(label, &run.spec.shape, &run.observed, &e, run.rounding(&setup))
 }
 
 /// The label that people see.
@@ -308,10 +376,10 @@ pub(super) fn closest<O: Op>(
 
 /// See [`super::reference_output`].
 pub(super) fn corrected<O: Op>(run: &Observation, options: Options) -> Result<Tensor> {
-    let run = Run::<O>::new(run, options)?;
+    let run = Run::<O>::new(run, None, options)?;
     let conventions = conventions(&run, options);
     let (index, e, _) = closest::<O>(&run, &conventions);
-    let rounding = run.setup(&conventions[index].edits).policy.output;
+    let rounding = run.rounding(&run.setup(&conventions[index].edits));
     Ok(run.observation.output.map(|i, o| {
         let outside = ratio(o, &e, i, rounding) > 1.0;
         if outside { rounding.round(e.v[i]) } else { o }

@@ -35,7 +35,12 @@ pub fn power(ops: &[OpPower], seed: u64) -> String {
             .chain(op.detection.criteria.into_iter().zip(op.alarms.criteria));
         for (c, (found, alarms)) in pairs.enumerate() {
             let name = if c == 0 { "assay" } else { criteria::ALL[c - 1].name };
-            cell(&mut svg, (LEFT + CELL.0 * c as f64, y), (found, alarms), &format!("{}, {name}", op.op));
+            cell(
+                &mut svg,
+                (LEFT + CELL.0 * c as f64, y),
+                (found, alarms),
+                &format!("{}, {name}", op.op),
+            );
         }
     }
     let y = TOP + CELL.1 * ops.len() as f64 + 24.0;

@@ -91,8 +91,7 @@ impl OpPower {
     /// The same, but for what no independent subject has.
     pub fn is_good_but_for_missing(&self) -> bool {
         let caught = |f: &FaultRow| f.missing.is_some() || f.is_caught();
-        self.faults.iter().all(caught)
-            && self.conventions.iter().all(|c| c.total.suite.hits == 0)
+        self.faults.iter().all(caught) && self.conventions.iter().all(|c| c.total.suite.hits == 0)
     }
 }
 
@@ -202,7 +201,9 @@ fn finish(out: &mut OpPower) {
     };
     out.faults.sort_by(|a, b| {
         (b.missing.is_some().cmp(&a.missing.is_some()))
-            .then(a.total.suite.rate().unwrap_or(0.0).total_cmp(&b.total.suite.rate().unwrap_or(0.0)))
+            .then(
+                a.total.suite.rate().unwrap_or(0.0).total_cmp(&b.total.suite.rate().unwrap_or(0.0)),
+            )
             .then(weakest(a).total_cmp(&weakest(b)))
             .then(a.slug.cmp(&b.slug))
             .then(a.key.cmp(&b.key))
@@ -224,26 +225,18 @@ struct Plan<'a> {
 }
 
 impl Plan<'_> {
-    fn trial(
-        &self,
-        index: usize,
-        legitimate: bool,
-    ) -> Result<(Vec<FaultRow>, Vec<ConventionRow>)> {
+    fn trial(&self, index: usize, legitimate: bool) -> Result<(Vec<FaultRow>, Vec<ConventionRow>)> {
         let faulty = index < self.trials && !self.catalogue.is_empty();
         if !faulty && !legitimate {
             return Ok((Vec::new(), Vec::new()));
         }
         let seed = seed_of(self.settings.seed, index);
         let trial = Trial::new(self.op, seed, cases(self.op, seed), self.run)?;
-        let faults = if faulty {
-            trial.faulty(index, &self.chains, &self.catalogue)?
-        } else {
-            Vec::new()
-        };
+        let faults =
+            if faulty { trial.faulty(index, &self.chains, &self.catalogue)? } else { Vec::new() };
         // Spread over at least half of the trials' seeds.
         let most = (2 * self.settings.legitimate).div_ceil(self.trials).max(1);
-        let rows =
-            if legitimate { trial.legitimate(&self.chains, most) } else { Vec::new() };
+        let rows = if legitimate { trial.legitimate(&self.chains, most) } else { Vec::new() };
         Ok((faults, rows))
     }
 }

@@ -2,7 +2,7 @@
 //! every misreading with the oracle, so that it shows what the cases can see, and is no evidence of
 //! what is right.
 
-use assay_reference::ops::{self, Op, Setup, Tile, Visitor};
+use assay_reference::ops::{Erased, Op, Tile};
 use assay_reference::policy::{Accumulator, At, Order as Known, Transform};
 use assay_reference::{Case, Dtype, Error, Result};
 
@@ -13,59 +13,43 @@ use crate::subject::native::{Native, Order};
 /// # Errors
 /// When the case is not the op's, or the op has no such choice or fault.
 pub fn run(native: &Native, case: &Case) -> Result<Vec<f64>> {
-    ops::visit(&case.op, Own { native, case })
-        .unwrap_or_else(|| Err(Error::Request(format!("unknown op `{}`", case.op))))
-}
-
-struct Own<'a> {
-    native: &'a Native,
-    case: &'a Case,
-}
-
-impl Visitor for Own<'_> {
-    type Out = Result<Vec<f64>>;
-
-    fn visit<O: Op>(self) -> Result<Vec<f64>> {
-        let Own { native, case } = self;
-        case.check::<O>()?;
-        let none = |what: &str| Error::Request(format!("{} has no {what}", O::NAME));
-        let policy = O::policy(case.dtype);
-        let mut setup: Setup<O> =
-            Setup { params: case.params::<O>()?, policy, tensors: case.tensors.clone() };
-        let knobs = O::knobs(&setup.params);
-        let faults = O::faults(&setup.params, &setup.tensors);
-        for (knob, value) in &native.conventions {
-            let known = knobs.iter().find(|k| k.name == knob);
-            let choice = known.and_then(|k| k.choices.iter().find(|c| c.value == value));
-            let choice = choice.ok_or_else(|| none(&format!("choice {knob}={value}")))?;
-            (choice.edit)(&mut setup);
-        }
-        let order = match native.chain.order {
-            Order::Sequential => Some(Known::Sequential),
-            Order::Lanes(n) if n != 64 => Some(Known::Lanes(n)),
-            Order::Split(n) => Some(Known::Split(n)),
-            _ => None,
-        };
-        if let Some(order) = order {
-            setup.policy.acc = Accumulator { dtype: Dtype::F32, order, fma: native.chain.fma };
-        }
-        match &native.fault {
-            None => {}
-            Some((slug, by)) if slug == "gain" => {
-                let by = by.parse().map_err(|_| none(&format!("gain {by}")))?;
-                setup.policy.at("output", Transform::Scale { at: At::All, by });
-            }
-            Some((slug, key)) => {
-                let fault = faults.iter().find(|f| f.slug == slug && f.key == *key);
-                let fault = fault.ok_or_else(|| none(&format!("fault {slug} ({key})")))?;
-                (fault.edit)(&mut setup);
-            }
-        }
-        let out: Vec<f64> = if setup.policy.acc.is_exact() {
-            setup.eval::<f64>(&Tile::ALL).remove(0).data
-        } else {
-            setup.eval::<f32>(&Tile::ALL).remove(0).data.into_iter().map(f64::from).collect()
-        };
-        Ok(out.into_iter().map(|y| setup.policy.output.round(y)).collect())
+    let (mut setup, _) = Erased::open(case)?;
+    let none = |what: &str| Error::Request(format!("{} has no {what}", case.op));
+    let knobs = Erased::knobs(&setup.params);
+    let faults = Erased::faults(&setup.params, &setup.tensors);
+    for (knob, value) in &native.conventions {
+        let known = knobs.iter().find(|k| k.name == knob);
+        let choice = known.and_then(|k| k.choices.iter().find(|c| c.value == value));
+        let choice = choice.ok_or_else(|| none(&format!("choice {knob}={value}")))?;
+        (choice.edit)(&mut setup);
     }
+    let order = match native.chain.order {
+        Order::Sequential => Some(Known::Sequential),
+        Order::Lanes(n) if n != 64 => Some(Known::Lanes(n)),
+        Order::Split(n) => Some(Known::Split(n)),
+        _ => None,
+    };
+    if let Some(order) = order {
+        setup.policy.acc = Accumulator { dtype: Dtype::F32, order, fma: native.chain.fma };
+    }
+    match &native.fault {
+        None => {}
+        Some((slug, by)) if slug == "gain" => {
+            let by = by.parse().map_err(|_| none(&format!("gain {by}")))?;
+            setup.policy.at("output", Transform::Scale { at: At::All, by });
+        }
+        Some((slug, key)) => {
+            let fault = faults.iter().find(|f| f.slug == slug && f.key == *key);
+            let fault = fault.ok_or_else(|| none(&format!("fault {slug} ({key})")))?;
+            (fault.edit)(&mut setup);
+        }
+    }
+    let out: Vec<f64> = if setup.policy.acc.is_exact() {
+        setup.eval::<f64>(&Tile::ALL).swap_remove(0).data
+    } else {
+        let narrow = setup.eval::<f32>(&Tile::ALL).swap_remove(0).data;
+        narrow.into_iter().map(f64::from).collect()
+    };
+    let store = Erased::rounding(&setup.params, &setup.policy, 0);
+    Ok(out.into_iter().map(|y| store.round(y)).collect())
 }

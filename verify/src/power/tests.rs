@@ -50,9 +50,8 @@ fn what_no_subject_has_is_missing_and_not_good() {
 /// Subjects that call themselves legitimate and are not raise alarms, in the suite and in a criterion.
 #[test]
 fn an_alarm_is_counted() {
-    let loud = |n: &Native, c: &Case| {
-        own::run(n, c).map(|y| y.into_iter().map(|y| 1.5 * y).collect())
-    };
+    let loud =
+        |n: &Native, c: &Case| own::run(n, c).map(|y| y.into_iter().map(|y| 1.5 * y).collect());
     let out = measured(&loud);
     assert_eq!(out.alarms.suite.hits, out.alarms.suite.trials);
     assert!(out.alarms.criteria.iter().filter(|t| t.hits > 0).count() >= 5);

@@ -32,8 +32,7 @@ fn heading(first: &[&'static str]) -> Table {
 }
 
 fn by_op(ops: &[OpPower]) -> String {
-    let first =
-        ["op", "faults", "trials", "caught", "legitimate runs", "alarms", "95 % limit"];
+    let first = ["op", "faults", "trials", "caught", "legitimate runs", "alarms", "95 % limit"];
     let mut table = heading(&first);
     for op in ops {
         let both = |i: usize| {
@@ -55,7 +54,10 @@ fn by_op(ops: &[OpPower]) -> String {
         .iter()
         .filter_map(|op| op.missing.as_ref().map(|m| format!("{}: not measured: {m}\n", op.op)))
         .collect();
-    format!("{}Criteria: faulty outputs flagged / legitimate outputs flagged.\n{missing}", table.render())
+    format!(
+        "{}Criteria: faulty outputs flagged / legitimate outputs flagged.\n{missing}",
+        table.render()
+    )
 }
 
 fn by_fault(rows: &[(&OpPower, &FaultRow)]) -> String {
@@ -107,7 +109,8 @@ fn families(of: &std::collections::BTreeMap<String, Cell>) -> String {
 fn worst(faults: &[(&OpPower, &FaultRow)], conventions: &[(&OpPower, &ConventionRow)]) -> String {
     let mut out = String::new();
     let bad: Vec<_> = faults.iter().copied().filter(|(_, f)| !f.is_caught()).collect();
-    let shown: Vec<_> = bad.iter().copied().filter(|(_, f)| f.missing.is_none()).take(MOST).collect();
+    let shown: Vec<_> =
+        bad.iter().copied().filter(|(_, f)| f.missing.is_none()).take(MOST).collect();
     if !shown.is_empty() {
         out += &format!("\nNot always caught, the worst first:\n{}", by_fault(&shown));
     }
@@ -122,7 +125,10 @@ fn worst(faults: &[(&OpPower, &FaultRow)], conventions: &[(&OpPower, &Convention
         .collect();
     if !loud.is_empty() {
         let some: Vec<_> = loud.iter().copied().take(MOST).collect();
-        out += &format!("\nConventions with false alarms or without a subject:\n{}", by_convention(&some));
+        out += &format!(
+            "\nConventions with false alarms or without a subject:\n{}",
+            by_convention(&some)
+        );
     }
     out
 }
@@ -160,7 +166,10 @@ pub fn simulation(sim: &Simulation) -> String {
     let first = sim.subjects.iter().copied();
     let mut table = Table::new(&std::iter::once("criterion").chain(first).collect::<Vec<_>>());
     for row in &sim.rows {
-        let rates = row.flagged.iter().map(|t| t.rate().map_or("-".into(), |r| format!("{:.0}", 100.0 * r)));
+        let rates = row
+            .flagged
+            .iter()
+            .map(|t| t.rate().map_or("-".into(), |r| format!("{:.0}", 100.0 * r)));
         table.row(std::iter::once(row.criterion.to_string()).chain(rates));
     }
     format!("{} (% of seeds flagged)\n{}", sim.title, table.render())

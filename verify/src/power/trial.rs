@@ -40,8 +40,7 @@ impl<'a> Trial<'a> {
         generated: Vec<Generated>,
         run: &'a Run<'a>,
     ) -> Result<Trial<'a>> {
-        let mut families: Vec<String> =
-            generated.iter().map(|g| g.case.family.clone()).collect();
+        let mut families: Vec<String> = generated.iter().map(|g| g.case.family.clone()).collect();
         families.sort();
         families.dedup();
         let cases = generated
@@ -217,11 +216,7 @@ impl<'a> Trial<'a> {
     }
 
     /// Whether each criterion flags one of the cases; `None` when no case has a finite reference.
-    fn flagged(
-        &self,
-        answers: &[Answer],
-        of: impl Fn(&Seen) -> bool,
-    ) -> Option<[bool; CRITERIA]> {
+    fn flagged(&self, answers: &[Answer], of: impl Fn(&Seen) -> bool) -> Option<[bool; CRITERIA]> {
         let mut out: Option<[bool; CRITERIA]> = None;
         for (seen, answer) in self.cases.iter().zip(answers).filter(|(s, _)| of(s)) {
             let Some(right) = &seen.right else { continue };

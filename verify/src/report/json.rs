@@ -90,19 +90,18 @@ pub fn check_writable(target: &Path) -> anyhow::Result<()> {
 /// # Errors
 /// When it cannot be written.
 pub fn write_json<T: Serialize>(target: &Path, report: &T) -> anyhow::Result<()> {
-    let text = serde_json::to_string_pretty(report)? + "\n";
-    if target == Path::new("-") {
-        std::io::stdout().write_all(text.as_bytes())?;
-        return Ok(());
-    }
-    write_text(target, &text)
+    write_text(target, &(serde_json::to_string_pretty(report)? + "\n"))
 }
 
-/// Writes a file, whole or not at all.
+/// Writes text to a file, whole or not at all, or to standard output for `-`.
 ///
 /// # Errors
 /// When it cannot be written.
 pub fn write_text(target: &Path, text: &str) -> anyhow::Result<()> {
+    if target == Path::new("-") {
+        std::io::stdout().write_all(text.as_bytes())?;
+        return Ok(());
+    }
     let partial = partial(target);
     let write = || -> std::io::Result<()> {
         let mut file = std::fs::File::create(&partial)?;

@@ -90,8 +90,7 @@ pub fn heat(share: f64) -> (String, &'static str) {
     let stops = [[178.0, 24.0, 43.0], [253.0, 231.0, 160.0], [27.0, 120.0, 55.0]];
     let t = 2.0 * share.clamp(0.0, 1.0);
     let (i, f) = if t < 1.0 { (0, t) } else { (1, t - 1.0) };
-    let rgb: Vec<f64> =
-        (0..3).map(|c| stops[i][c] + f * (stops[i + 1][c] - stops[i][c])).collect();
+    let rgb: Vec<f64> = (0..3).map(|c| stops[i][c] + f * (stops[i + 1][c] - stops[i][c])).collect();
     // Relative luminance, roughly: dark fills take white text.
     let luminance = 0.299 * rgb[0] + 0.587 * rgb[1] + 0.114 * rgb[2];
     let class = if luminance < 140.0 { "on-dark" } else { "on-light" };
@@ -125,7 +124,9 @@ mod tests {
         svg.text((1.0, 2.0), Anchor::End, "small", "1 < 2 \u{7}");
         svg.line((0.0, 0.0), (1.0, 1.0));
         let text = svg.render();
-        assert!(text.starts_with("<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 100 50\""));
+        assert!(
+            text.starts_with("<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 100 50\"")
+        );
         assert!(text.contains("a &lt; b &amp; &quot;c&quot;") && text.contains("x&lt;y"));
         assert!(text.contains("1 &lt; 2 \u{fffd}"), "{text}");
         for tag in ["svg", "text", "title", "style"] {

@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+pub use super::gate::{comparisons, decisions};
+
 use super::Table;
 use crate::diff::{DiffReport, NodeReport};
 use crate::finding::Finding;
@@ -201,7 +203,7 @@ fn conventions_by_op(report: &DiffReport) -> String {
     }
 }
 
-fn worst(j: &Judgement) -> String {
+pub(super) fn worst(j: &Judgement) -> String {
     if j.runs == 0 {
         "-".into()
     } else if j.worst > 1e6 {
@@ -211,7 +213,7 @@ fn worst(j: &Judgement) -> String {
     }
 }
 
-fn convention(verdict: &Verdict) -> String {
+pub(super) fn convention(verdict: &Verdict) -> String {
     let Verdict::Pass { conventions, .. } = verdict else { return "-".into() };
     match conventions.len() {
         0 | 1 => conventions.first().cloned().unwrap_or_default(),

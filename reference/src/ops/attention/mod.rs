@@ -73,6 +73,8 @@ pub enum Lost {
     First,
     /// Keys below the last this many: a sliding window that should be off.
     Window(usize),
+    /// Keys from the first index up to the second.
+    Range(usize, usize),
 }
 
 /// Which accumulator misses its rescaling in an online softmax: a fault.
@@ -143,7 +145,7 @@ impl Params {
     }
 
     /// Whether query t of `t_len` sees key j of `s_len`.
-    fn sees(&self, t: usize, j: usize, t_len: usize, s_len: usize) -> bool {
+    pub(super) fn sees(&self, t: usize, j: usize, t_len: usize, s_len: usize) -> bool {
         let own = s_len - t_len + t;
         let last = match self.mask {
             MaskCorner::LowerRight => own,
@@ -158,6 +160,7 @@ impl Params {
                 Lost::Newest => j == s_len - 1,
                 Lost::First => j == 0,
                 Lost::Window(n) => j + n <= own,
+                Lost::Range(from, to) => (from..to).contains(&j),
             };
         let behind = self.window.is_some_and(|w| j + w <= own);
         j <= last && !behind && !lost

@@ -22,7 +22,8 @@ const SUBJECTS: [&str; 5] =
 /// # Errors
 /// When the judge refuses the case (a defect).
 pub fn decode_attention(seed: u64, seeds: usize, judged: Judged) -> Result<Simulation> {
-    let title = "decode attention, kv 4096, head_dim 128, bf16 out, flat scores (sd 0.3), normal values";
+    let title =
+        "decode attention, kv 4096, head_dim 128, bf16 out, flat scores (sd 0.3), normal values";
     let mut out = Simulation::new(title, &SUBJECTS, judged);
     let bf = Rounding::nearest(Dtype::Bf16);
     let scale = 1.0 / (D as f64).sqrt();

@@ -165,9 +165,10 @@ fn subjects(layer: &Layer, v: &mut Values) -> (Vec<f64>, Vec<Vec<f64>>) {
             dropped[at] = dot(x, &gap);
             shifted[at] = dot(x, &off);
             // The running sum is rounded to bf16 after each group.
-            narrow[at] = x.chunks(GROUP).zip(w.chunks(GROUP)).fold(0.0, |sum: f32, (x, w)| {
-                bf.round(f64::from(sum + dot(x, w))) as f32
-            });
+            narrow[at] = x
+                .chunks(GROUP)
+                .zip(w.chunks(GROUP))
+                .fold(0.0, |sum: f32, (x, w)| bf.round(f64::from(sum + dot(x, w))) as f32);
         }
     }
     let stored = |y: &[f32]| -> Vec<f64> { y.iter().map(|y| bf.round(f64::from(*y))).collect() };

@@ -1,0 +1,171 @@
+//! From a check to the gate and to a replay, through the command line, on the quickest kernel.
+
+use std::path::{Path, PathBuf};
+
+use assay_tests::{cli, golden};
+use assay_verify::finding;
+use assay_verify::ledger::{Ledger, Limited, Requirements};
+use serde_json::Value;
+
+const REQUIRED: &str = "[[kernel]]\nname = \"gptq_dequant\"\nbackend = \"emu\"\n";
+
+fn text(path: &Path) -> &str {
+    path.to_str().expect("UTF-8")
+}
+
+fn json(run: &cli::Run) -> Value {
+    serde_json::from_str(&run.stdout).expect("nothing but JSON")
+}
+
+/// The kernel's source with one fault, as a file.
+fn mutant(folder: &Path) -> PathBuf {
+    let edits = assay_verify::mutants::edits().expect("anchors");
+    let name = "gptq_dequant.zero_without_plus_one";
+    let edit = edits.iter().find(|e| e.name == name).expect("listed");
+    let path = folder.join("mutant.hip");
+    std::fs::write(&path, &edit.source).expect("a file");
+    path
+}
+
+#[test]
+fn what_was_checked_is_admitted_until_one_byte_changes() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let at = |name: &str| folder.path().join(name);
+    let (ledger, list) = (at("kernels.jsonl"), at("kernels.toml"));
+    std::fs::write(&list, REQUIRED).expect("a list");
+    let gate = |list: &Path| cli::assay(["gate", text(&ledger), "--require", text(list)]);
+
+    let run = cli::assay(["check", "--kernel", "gptq_dequant", "--ledger", text(&ledger)]);
+    assert_eq!(run.code, 0, "{run:#?}");
+    assert!(run.stdout.contains("1 entries added, 1 in all, head "), "{run:#?}");
+    let run = gate(&list);
+    assert_eq!(run.code, 0, "{run:#?}");
+    assert!(run.stdout.contains("admitted: all 1 required kernels"), "{run:#?}");
+    let run = cli::assay(["gate", text(&ledger), "--require", text(&list), "--json", "-"]);
+    let report = json(&run);
+    assert_eq!((&report["command"], &report["result"]), (&"gate".into(), &"pass".into()));
+    assert_eq!(report["kernels"][0]["status"], "ok", "{report:#}");
+    let entry = &Ledger::read(&ledger).expect("sound").entries()[0].clone();
+    assert_eq!(entry.evidence.families, ["unit", "special", "exact"]);
+
+    // One byte of the source that is to serve: its comment's full stop.
+    let kernel = assay_hip::kernel("gptq_dequant").expect("a kernel");
+    let edited = at("edited.hip");
+    std::fs::write(&edited, kernel.source.replacen('.', ";", 1)).expect("a file");
+    let own = at("own.toml");
+    std::fs::write(&own, format!("{REQUIRED}source = \"edited.hip\"\n")).expect("a list");
+    let run = gate(&own);
+    assert_eq!(run.code, 1, "{run:#?}");
+    assert!(run.stdout.contains("stale") && run.stdout.contains("source"), "{run:#?}");
+
+    // A device is another matter, even where there is none.
+    let device = at("device.toml");
+    std::fs::write(&device, REQUIRED.replace("emu", "hip")).expect("a list");
+    let run = gate(&device);
+    assert_eq!(run.code, 1, "{run:#?}");
+    assert!(run.stdout.contains("unknown") || run.stdout.contains("wrong backend"), "{run:#?}");
+
+    // The ledger against itself.
+    let run = cli::assay(["gate", "--diff", text(&ledger), text(&ledger)]);
+    assert_eq!(run.code, 0, "{run:#?}");
+    assert!(run.stdout.contains("0 of 1 kernels changed"), "{run:#?}");
+
+    // Damaged, it is no evidence, and is not written over.
+    let mut bytes = std::fs::read(&ledger).expect("the ledger");
+    bytes.truncate(bytes.len() - 1);
+    std::fs::write(&ledger, &bytes).expect("writable");
+    let paths = ["gate", text(&ledger), "--require", text(&list)];
+    cli::refused(paths, &[text(&ledger), "line 3", "truncated or edited"]);
+    let check = ["check", "--kernel", "gptq_dequant", "--ledger", text(&ledger)];
+    cli::refused(check, &[text(&ledger), "line 3"]);
+    assert_eq!(std::fs::read(&ledger).expect("still there"), bytes);
+}
+
+#[test]
+fn a_failing_kernel_is_refused_by_name_and_its_case_is_replayed() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let at = |name: &str| folder.path().join(name);
+    let (source, saved, junit) = (mutant(folder.path()), at("saved"), at("junit.xml"));
+    let (ledger, list) = (at("kernels.jsonl"), at("kernels.toml"));
+    let fault = "gptq_dequant.zero_without_plus_one";
+    let run = cli::assay([
+        "check",
+        "--kernel",
+        "gptq_dequant",
+        "--source",
+        text(&source),
+        "--save",
+        text(&saved),
+        "--junit",
+        text(&junit),
+        "--ledger",
+        text(&ledger),
+    ]);
+    assert_eq!(run.code, 1, "{run:#?}");
+    let xml = std::fs::read_to_string(&junit).expect("the report");
+    assert!(xml.contains("<testsuite name=\"gptq_dequant\" tests=\"1\" failures=\"1\""), "{xml}");
+    assert!(xml.contains(&format!("type=\"A1A0 {fault}\"")), "{xml}");
+
+    std::fs::write(&list, format!("{REQUIRED}source = \"mutant.hip\"\n")).expect("a list");
+    let run = cli::assay(["gate", text(&ledger), "--require", text(&list)]);
+    assert_eq!(run.code, 1, "{run:#?}");
+    assert!(run.stdout.contains("failed") && run.stdout.contains(fault), "{run:#?}");
+    // The built-in kernel was not checked: the failure is not its.
+    std::fs::write(&list, REQUIRED).expect("a list");
+    let run = cli::assay(["gate", text(&ledger), "--require", text(&list)]);
+    assert_eq!(run.code, 1, "{run:#?}");
+    assert!(run.stdout.contains("stale"), "{run:#?}");
+
+    let file = saved.join(format!("gptq_dequant-{fault}.safetensors"));
+    for (args, code, said) in [
+        (&[][..], 1, "as it was saved"),
+        (&["--rerun"], 1, "as it was saved"),
+        (&["--source", text(&source)], 1, "as it was saved"),
+        (&["--kernel", "gptq_dequant"], 0, "no finding now"),
+    ] {
+        let run = cli::assay(["replay", text(&file)].iter().chain(args));
+        assert_eq!(run.code, code, "{args:?}: {run:#?}");
+        assert!(run.stdout.contains(said), "{args:?}: {run:#?}");
+    }
+    let report = json(&cli::assay(["replay", text(&file), "--json", "-"]));
+    assert_eq!(report["saved_for"], fault);
+    assert_eq!(report["kernels"][0]["verdict"]["findings"][0]["name"], fault);
+    cli::refused(["replay", text(&file), "--kernel", "gemm_bf16"], &["gemm_bf16", "matmul"]);
+    cli::refused(["replay", text(&source)], &["mutant.hip"]);
+}
+
+#[test]
+fn lists_that_make_no_sense_are_refused() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (ledger, list) = (folder.path().join("l.jsonl"), folder.path().join("kernels.toml"));
+    std::fs::write(&ledger, Ledger::new().to_bytes()).expect("a ledger");
+    let gate = ["gate", text(&ledger), "--require", text(&list)];
+    cli::refused(gate, &[text(&list)]);
+    std::fs::write(&list, format!("{REQUIRED}cell = []\n")).expect("a list");
+    cli::refused(gate, &[text(&list), "`cell`", "did you mean `cells`?"]);
+    std::fs::write(&list, REQUIRED).expect("a list");
+    let run = cli::assay(gate);
+    assert_eq!(run.code, 1, "{run:#?}");
+    assert!(run.stdout.contains("missing"), "{run:#?}");
+    let none = folder.path().join("none.jsonl");
+    cli::refused(["gate", text(&none), "--require", text(&list)], &["assay check --ledger"]);
+    for usage in [&["gate"][..], &["gate", text(&ledger)], &["gate", "--diff", text(&ledger)]] {
+        assert_eq!(cli::assay(usage).code, 2, "{usage:?}");
+    }
+}
+
+/// The manual's example is one that the gate reads, and tolerates only faults that exist.
+#[test]
+fn the_example_list_holds() {
+    let list = Requirements::read(&golden::path("../docs/kernels.toml")).expect("a list");
+    let names: Vec<&str> = list.kernels.iter().map(|k| k.name.as_str()).collect();
+    assert_eq!(names, assay_hip::kernels().iter().map(|k| k.name).collect::<Vec<_>>());
+    let known = finding::all_codes();
+    for kernel in &list.kernels {
+        if let Limited::These(faults) = &kernel.allow_limited {
+            for fault in faults {
+                assert!(known.iter().any(|(_, name)| name == fault), "{fault}");
+            }
+        }
+    }
+}
