@@ -8,6 +8,7 @@ use rayon::prelude::*;
 use super::Unseen;
 use super::accept::{Expected, ratio};
 use super::explain::{Key, key};
+use super::longer::longer;
 use super::search::{Convention, Run};
 
 /// `most` indices out of `n`, evenly spread with both ends; `None` is all.
@@ -56,6 +57,14 @@ pub(super) fn unseen<O: Op>(
             .collect();
         for (k, shown) in results {
             *seen.entry(k).or_insert(false) |= shown;
+        }
+    }
+    if let (Unseen::Applicable, Some(run)) = (scope, runs.first()) {
+        let setup = run.setup(&convention.edits);
+        if let Some(tensors) = longer(op, &setup.tensors) {
+            for fault in O::faults(&setup.params, &tensors) {
+                seen.entry(key(&fault)).or_insert(false);
+            }
         }
     }
     if scope == Unseen::Catalogue {

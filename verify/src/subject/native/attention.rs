@@ -299,7 +299,7 @@ impl<'a> Steps<'a> {
     /// e^x of a score from which a maximum has been subtracted.
     fn exp(&self, x: f32) -> f32 {
         match () {
-            () if self.run.is("exponent_clamped") => self.chain.exp(x.max(-10.0)),
+            () if self.run.is("exponent_clamped") && x < -10.0 => self.chain.exp(-10.0),
             () if self.run.is("log2e_bf16") => super::scalar::exp2(x * 1.445_312_5),
             () => self.chain.exp(x),
         }

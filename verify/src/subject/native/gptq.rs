@@ -89,7 +89,7 @@ pub(super) fn read(source: &Source<'_>) -> Result<Quantised> {
             s.push(scales[sg * n + (c + n - back) % n]);
         }
     }
-    if run.chose("scale", "stored") || source.params["scales_stored"] == true {
+    if run.chose("scale", "stored") || run.param("scales_stored") == true {
         s.iter_mut().for_each(|x| *x = run.stored(*x));
     }
     let via = run.chose("weight", "via_f16").then_some(Dtype::F16);

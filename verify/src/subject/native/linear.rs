@@ -7,6 +7,7 @@ use assay_reference::{Dtype, Result, Tensor};
 use serde_json::Value;
 
 use super::chain::{Narrow, Rows};
+use super::grouped::Grouped;
 use super::run::Run;
 use super::scalar::{Store, floats};
 use super::{Chain, Keys, Known};
@@ -52,7 +53,7 @@ pub(super) fn run(run: &Run<'_>) -> Result<Tensor> {
     let straight = in_out || run.is("weight_transposed");
     let weight = if straight { data } else { transposed(&data, n, k) };
     let exact = narrow(x) && narrow(run.arg("weight")?);
-    Layer { run: *run, params: &run.case.params, n, k, weight, exact }.output()
+    Layer { run: *run, params: &run.case.params, n, k, weight, exact, grouped: None }.output()
 }
 
 /// [rows, cols] as [cols, rows].
@@ -75,6 +76,8 @@ pub(super) struct Layer<'a> {
     pub(super) weight: Vec<f32>,
     /// Whether products need no rounding in f32, so that fused and unfused are the same.
     pub(super) exact: bool,
+    /// Sums by group with the scale applied to each, instead of a weight.
+    pub(super) grouped: Option<Grouped>,
 }
 
 /// What does the sums.
@@ -86,15 +89,19 @@ enum Summer {
 
 impl Layer<'_> {
     /// The layer's output for the case's `x` and `bias`.
-    pub(super) fn output(mut self) -> Result<Tensor> {
-        let run = self.run;
-        let mut x = run.floats("x")?;
+    pub(super) fn output(self) -> Result<Tensor> {
+        let x = self.run.floats("x")?;
+        self.output_of(x)
+    }
+
+    /// The same for an `x` that has been changed on the way.
+    pub(super) fn output_of(mut self, mut x: Vec<f32>) -> Result<Tensor> {
         self.damage_inputs(&mut x);
         self.product(x)
     }
 
     /// The layer's output for an `x` that is at hand, [M, K].
-    pub(super) fn product(&self, x: Vec<f32>) -> Result<Tensor> {
+    fn product(&self, x: Vec<f32>) -> Result<Tensor> {
         let run = self.run;
         let mut shape = run.arg("x")?.shape().to_vec();
         if shape.last() != Some(&self.k) {
@@ -115,6 +122,11 @@ impl Layer<'_> {
 
     /// One row of the output, before it is stored.
     fn row(&self, x: &[f32], parts: &[Vec<u32>], bias: &[f32]) -> Vec<f32> {
+        if let Some(grouped) = &self.grouped {
+            let mut sums = grouped.row(self.run.chain(), x, self.n);
+            self.finish(0, 1, bias, &mut sums);
+            return sums;
+        }
         let summer = self.summer();
         let rows = Rows { data: &self.weight, stride: self.n, first: 0 };
         let mut total = vec![0.0; self.n];

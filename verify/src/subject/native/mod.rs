@@ -6,13 +6,27 @@
 //! One file for a family of ops. Each says which knobs and faults it knows; [`Native::run`] refuses any
 //! other, so that nothing passes for what it is not.
 
+mod argmax;
 mod attention;
+mod awq;
+#[cfg(test)]
+mod cases;
 mod chain;
+mod ct;
+mod elementwise;
+mod fp8;
 mod gptq;
+mod grouped;
 mod linear;
+mod moe;
+mod norm;
 mod packed;
+mod quant_gemm;
+mod ranks;
+mod rope;
 mod run;
 mod scalar;
+mod softmax;
 #[cfg(test)]
 mod tests;
 
@@ -105,17 +119,57 @@ type Known = (&'static str, Keys);
 /// An op's implementation.
 #[derive(Clone, Copy)]
 struct Implementation {
-    run: fn(&Run<'_>) -> Result<Tensor>,
+    run: Routine,
     /// Knobs with all their values.
-    knobs: &'static [&'static [(&'static str, &'static [&'static str])]],
+    knobs: &'static [Knobs],
     faults: &'static [&'static [Known]],
 }
 
+type Routine = fn(&Run<'_>) -> Result<Tensor>;
+type Knobs = &'static [(&'static str, &'static [&'static str])];
+
 fn implementation(op: &str) -> Option<Implementation> {
-    let (run, knobs, faults): (fn(&Run<'_>) -> Result<Tensor>, _, _) = match op {
-        "matmul" => (linear::run as _, &[linear::KNOBS] as &[_], &[linear::FAULTS] as &[_]),
-        "attention" => (attention::run, &[attention::KNOBS], &[attention::FAULTS]),
+    use quant_gemm::{FAULTS as GEMM_FAULTS, FP8_FAULTS, FP8_KNOBS, INT_FAULTS, KNOBS as EDGE};
+    let (run, knobs, faults): (Routine, &'static [Knobs], &'static [&'static [Known]]) = match op {
+        "embedding" => (elementwise::embedding, &[], &[elementwise::EMBEDDING_FAULTS]),
+        "rms_norm" => (norm::run, &[norm::KNOBS], &[norm::FAULTS]),
+        "matmul" => (linear::run, &[linear::KNOBS], &[linear::FAULTS]),
         "gptq_dequant" => (gptq::run, &[gptq::KNOBS], &[gptq::FAULTS]),
+        "awq_dequant" => (awq::run, &[awq::KNOBS], &[awq::FAULTS]),
+        "ct_dequant" => (ct::run, &[ct::KNOBS], &[ct::FAULTS]),
+        "fp8_dequant" => (fp8::run, &[fp8::KNOBS], &[fp8::FAULTS]),
+        "gptq_gemm" => (
+            quant_gemm::gptq,
+            &[EDGE, gptq::KNOBS, linear::KNOBS],
+            &[gptq::FAULTS, linear::FAULTS, GEMM_FAULTS, INT_FAULTS],
+        ),
+        "awq_gemm" => (
+            quant_gemm::awq,
+            &[EDGE, awq::KNOBS, linear::KNOBS],
+            &[awq::FAULTS, linear::FAULTS, GEMM_FAULTS, INT_FAULTS],
+        ),
+        "ct_gemm" => (
+            quant_gemm::compressed,
+            &[EDGE, ct::KNOBS, linear::KNOBS],
+            &[ct::FAULTS, linear::FAULTS, GEMM_FAULTS, INT_FAULTS],
+        ),
+        "fp8_gemm" => (
+            quant_gemm::fp8,
+            &[EDGE, FP8_KNOBS, fp8::KNOBS, linear::KNOBS],
+            &[fp8::FAULTS, linear::FAULTS, GEMM_FAULTS, FP8_FAULTS],
+        ),
+        "rope" => (rope::run, &[rope::KNOBS], &[rope::FAULTS]),
+        "softmax" => (softmax::run, &[softmax::KNOBS], &[softmax::FAULTS]),
+        "attention" => (attention::run, &[attention::KNOBS], &[attention::FAULTS]),
+        "silu_mul" => {
+            (elementwise::silu_mul, &[elementwise::SILU_KNOBS], &[elementwise::SILU_FAULTS])
+        }
+        "add" => (elementwise::add, &[], &[elementwise::ADD_FAULTS]),
+        "argmax" => (argmax::run, &[argmax::KNOBS], &[argmax::FAULTS]),
+        "moe_route" => (moe::route, &[moe::ROUTE_KNOBS], &[moe::ROUTE_FAULTS]),
+        "moe_experts" => (moe::experts, &[moe::EXPERT_KNOBS], &[moe::EXPERT_FAULTS]),
+        "all_reduce" => (ranks::all_reduce, &[ranks::REDUCE_KNOBS], &[ranks::REDUCE_FAULTS]),
+        "all_gather" => (ranks::all_gather, &[], &[ranks::GATHER_FAULTS]),
         _ => return None,
     };
     Some(Implementation { run, knobs, faults })

@@ -130,7 +130,7 @@ pub(super) struct Quantised {
     pub(super) z: Vec<f32>,
     /// Scales of each value.
     pub(super) s: Vec<f32>,
-    /// Group of each input, if they are in sequence.
+    /// Inputs of a group, if groups are in sequence.
     pub(super) group_size: Option<usize>,
     /// The dtype that a weight passes through before it is stored.
     pub(super) via: Option<Dtype>,
@@ -141,10 +141,12 @@ impl Quantised {
     pub(super) fn weight(&self, run: &Run<'_>) -> Vec<f32> {
         let negated = run.is("negated");
         let prescaled = run.is("zero_point_prescaled");
+        let divided = run.is("scale_divided");
         let parts = self.q.iter().zip(&self.z).zip(&self.s);
         let mut out: Vec<f32> = parts
             .map(|((q, z), s)| match () {
                 () if negated => (z - q) * s,
+                () if divided => q / s,
                 () if prescaled => q * s - run.stored(z * s),
                 () => (q - z) * s,
             })
@@ -159,5 +161,26 @@ impl Quantised {
     /// The shape of the weight.
     pub(super) fn shape(&self) -> [usize; 2] {
         if self.out_in { [self.n, self.k] } else { [self.k, self.n] }
+    }
+}
+
+/// The quantised formats.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Format {
+    Gptq,
+    Awq,
+    CompressedTensors,
+    Fp8,
+}
+
+impl Format {
+    /// Takes a weight apart.
+    pub(super) fn read(self, source: &Source<'_>) -> Result<Quantised> {
+        match self {
+            Format::Gptq => super::gptq::read(source),
+            Format::Awq => super::awq::read(source),
+            Format::CompressedTensors => super::ct::read(source),
+            Format::Fp8 => super::fp8::read(source),
+        }
     }
 }
