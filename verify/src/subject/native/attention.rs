@@ -73,7 +73,7 @@ pub(super) fn run(run: &Run<'_>) -> Result<Tensor> {
         return run.refuse("q and k must have three dimensions");
     };
     let [q, k, v] = ["q", "k", "v"].map(|name| run.floats(name));
-    let heads = Heads { run: *run, t, s, hq, hkv, d, q: q?, k: k?, v: v? };
+    let heads = Heads { run: *run, t, s, hq, hkv, d, q: q?, k: k?, v: v?, end: s };
     run.output(&[t, hq, d], heads.output()?)
 }
 
@@ -93,6 +93,8 @@ pub(super) struct Heads<'a> {
     pub(super) k: Vec<f32>,
     /// [S, Hkv, D].
     pub(super) v: Vec<f32>,
+    /// Keys from here on are not looked at.
+    pub(super) end: usize,
 }
 
 impl Heads<'_> {
@@ -183,7 +185,8 @@ impl Heads<'_> {
             () if run.is("first_key_dropped") => Some(0),
             () => None,
         };
-        (0..self.s).map(|j| j <= last && j >= first && Some(j) != lost).collect()
+        let end = self.end;
+        (0..self.s).map(|j| j < end && j <= last && j >= first && Some(j) != lost).collect()
     }
 }
 
@@ -221,6 +224,24 @@ struct Steps<'a> {
     missing: Option<Missing>,
     /// What masked keys score, if they are not skipped.
     sentinel: Option<f32>,
+    split: Option<Split>,
+}
+
+/// Keys in partitions, each with a softmax of its own, combined in the end.
+#[derive(Clone, Copy)]
+struct Split {
+    /// Keys of a partition, by absolute position.
+    keys: usize,
+    stored: bool,
+}
+
+impl Split {
+    fn of(run: &Run<'_>) -> Option<Split> {
+        let faults = ["partition_not_rescaled", "partition_dropped", "partitions_weighted_equally"];
+        let knob = run.choice("partials").and_then(|p| p.strip_prefix("stored_")?.parse().ok());
+        let keys = faults.iter().find_map(|slug| run.count(slug)).or(knob)?;
+        Some(Split { keys, stored: knob == Some(keys) })
+    }
 }
 
 impl<'a> Steps<'a> {
@@ -257,7 +278,19 @@ impl<'a> Steps<'a> {
         }
         let (run, sum_rounded) = (*run, run.chose("sum", "rounded_probs"));
         let sentinel = run.number("finite_mask").map(|x| x as f32);
-        Ok(Steps { run, chain, products, scale, probs, rounding, sum_rounded, missing, sentinel })
+        let split = Split::of(&run);
+        Ok(Steps {
+            run,
+            chain,
+            products,
+            scale,
+            probs,
+            rounding,
+            sum_rounded,
+            missing,
+            sentinel,
+            split,
+        })
     }
 
     /// Scaled scores of one query with all keys, masked ones too.
@@ -380,7 +413,12 @@ impl Query<'_> {
         if let Some(n) = run.count("splits_averaged") {
             return self.averaged(&seen, n, out);
         }
-        self.attend(&seen, out);
+        match self.steps.split {
+            Some(split) => self.partitions(&seen, split, out),
+            None => {
+                self.attend(&seen, out);
+            }
+        }
         if let Some(floor) = run.number("maximum_floor") {
             let largest = seen.iter().map(|j| self.score(*j)).fold(f32::NEG_INFINITY, f32::max);
             if f64::from(largest) < floor - 104.0 {
@@ -402,10 +440,11 @@ impl Query<'_> {
         }
     }
 
-    fn attend(&self, seen: &[u32], out: &mut [f32]) {
+    /// Maximum and sum of the softmax.
+    fn attend(&self, seen: &[u32], out: &mut [f32]) -> (f32, f32) {
         match self.steps.probs {
             Probs::Full { block: None } | Probs::Normalised | Probs::Stored => {
-                self.two_passes(seen, out);
+                self.two_passes(seen, out)
             }
             Probs::Full { block: Some(block) } => self.online(seen, block, false, out),
             Probs::Online { block, reversed } => self.online(seen, block, reversed, out),
@@ -436,7 +475,7 @@ impl Query<'_> {
         if n == 0 { 0.0 } else { n as f32 * self.steps.exp(-maximum) }
     }
 
-    fn two_passes(&self, seen: &[u32], out: &mut [f32]) {
+    fn two_passes(&self, seen: &[u32], out: &mut [f32]) -> (f32, f32) {
         let steps = self.steps;
         let subtract = !steps.run.is("maximum_not_subtracted");
         let m = if subtract { self.maximum(seen) } else { 0.0 };
@@ -447,7 +486,8 @@ impl Query<'_> {
             for (j, e) in seen.iter().zip(&terms) {
                 p[*j as usize] = steps.round(steps.chain.quotient(*e, sum));
             }
-            return self.values(seen, &p, out);
+            self.values(seen, &p, out);
+            return (m, sum);
         }
         for (j, e) in seen.iter().zip(&mut terms) {
             let rounded = steps.round(*e);
@@ -459,10 +499,11 @@ impl Query<'_> {
         let sum = steps.sum(&terms) + self.padding(m);
         self.values(seen, &p, out);
         out.iter_mut().for_each(|o| *o = steps.chain.quotient(*o, sum));
+        (m, sum)
     }
 
     /// One pass over blocks of keys at multiples of `block`, with rescaling.
-    fn online(&self, seen: &[u32], block: usize, reversed: bool, out: &mut [f32]) {
+    fn online(&self, seen: &[u32], block: usize, reversed: bool, out: &mut [f32]) -> (f32, f32) {
         let steps = self.steps;
         let (mut m, mut sum) = (f32::NEG_INFINITY, 0.0f32);
         let mut p = vec![0.0; self.s];
@@ -499,6 +540,44 @@ impl Query<'_> {
         }
         sum += self.padding(m);
         out.iter_mut().for_each(|o| *o = steps.chain.quotient(*o, sum));
+        (m, sum)
+    }
+
+    /// Partitions, each by its share of the whole denominator.
+    fn partitions(&self, seen: &[u32], split: Split, out: &mut [f32]) {
+        let run = &self.steps.run;
+        let mut runs: Vec<&[u32]> =
+            seen.chunk_by(|a, b| *a as usize / split.keys == *b as usize / split.keys).collect();
+        if let (Some(key), true) = (run.key("partition_dropped"), runs.len() > 1) {
+            // The sequence's first or last, if this query sees it.
+            let lost = if key.starts_with("first") { 0 } else { (self.s - 1) / split.keys };
+            runs.retain(|keys| keys[0] as usize / split.keys != lost);
+        }
+        let mut part = vec![0.0; self.d];
+        let parts: Vec<(f32, f32, Vec<f32>)> = runs
+            .iter()
+            .map(|keys| {
+                let (m, sum) = self.attend(keys, &mut part);
+                let kept = |x: &f32| if split.stored { run.stored(*x) } else { *x };
+                (m, sum, part.iter().map(kept).collect())
+            })
+            .collect();
+        let largest = parts
+            .iter()
+            .map(|p| p.0)
+            .fold(f32::NEG_INFINITY, |m, x| if x > m || x.is_nan() { x } else { m });
+        let weight = |(m, sum, _): &(f32, f32, Vec<f32>)| match () {
+            () if run.is("partition_not_rescaled") => *sum,
+            () if run.is("partitions_weighted_equally") => 1.0,
+            () => sum * self.steps.exp(m - largest),
+        };
+        let weights: Vec<f32> = parts.iter().map(weight).collect();
+        let total = self.steps.chain.sum(&weights);
+        out.fill(0.0);
+        for (w, (_, _, o)) in weights.iter().zip(&parts) {
+            out.iter_mut().zip(o).for_each(|(t, x)| *t += w * x);
+        }
+        out.iter_mut().for_each(|o| *o = self.steps.chain.quotient(*o, total));
     }
 
     /// Parts of the keys, each with a softmax of its own, and their plain mean.

@@ -108,6 +108,46 @@ pub(super) fn cases(op: &str) -> Vec<Case> {
             let parts = parts.map(|(n, d)| (n, m.normal(Bf16, &[3, d], 1.0)));
             vec![case(op, json!({}), Bf16, parts.into())]
         }
+        "add_rms_norm" => [Bf16, F16]
+            .map(|t| {
+                let (a, b) = (m.normal(t, &[6, 80], 2.0), m.normal(t, &[6, 80], 1.0));
+                let tensors = vec![("a", a), ("b", b), ("weight", m.normal(t, &[80], 1.0))];
+                case(op, json!({ "norm": { "eps": 1e-6 } }), t, tensors)
+            })
+            .into(),
+        "qk_norm_rope" => {
+            let tensors = vec![
+                ("x", m.normal(Bf16, &[3, 2, 64], 2.0)),
+                ("weight", m.normal(Bf16, &[64], 1.0)),
+                ("positions", Tensor::from_i32(&[3], &[5, 6, 700])),
+            ];
+            let params = json!({ "norm": { "eps": 1e-6 }, "rope": { "theta": 1e6 } });
+            vec![case(op, params, Bf16, tensors)]
+        }
+        "attention_paged" => {
+            let cache = [7, 8, 2, 16];
+            let tensors = vec![
+                ("q", m.normal(Bf16, &[3, 4, 16], 1.5)),
+                ("k_cache", m.normal(Bf16, &cache, 1.5)),
+                ("v_cache", m.normal(Bf16, &cache, 1.0)),
+                ("block_table", Tensor::from_i32(&[5], &[4, 0, 6, 2, 5])),
+                ("context_len", Tensor::from_i32(&[1], &[37])),
+            ];
+            vec![case(op, json!({ "attention": { "scale": 0.25 } }), Bf16, tensors)]
+        }
+        "kv_store" => [Bf16, Dtype::F8E4m3]
+            .map(|t| {
+                let tensors = vec![
+                    ("k", m.normal(Bf16, &[4, 2, 8], 3.0)),
+                    ("v", m.normal(Bf16, &[4, 2, 8], 3.0)),
+                    ("k_cache", m.normal(t, &[3, 4, 2, 8], 1.0)),
+                    ("v_cache", m.normal(t, &[3, 4, 2, 8], 1.0)),
+                    ("slot_mapping", Tensor::from_i32(&[4], &[5, -1, 2, 9])),
+                ];
+                let scale = if t == Bf16 { 1.0 } else { 0.37 };
+                case(op, json!({ "scales": [scale, scale] }), t, tensors)
+            })
+            .into(),
         other => panic!("no cases of `{other}`"),
     }
 }

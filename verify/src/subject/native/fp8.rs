@@ -28,7 +28,7 @@ pub(super) const FAULTS: &[Known] = &[
 
 /// `fp8_dequant`.
 pub(super) fn run(run: &Run<'_>) -> Result<Tensor> {
-    let it = read(&Source { run: *run, prefix: "", params: &run.case.params })?;
+    let it = read(&Source { run: *run, prefix: "", params: run.params })?;
     run.output(&it.shape(), it.weight(run))
 }
 

@@ -53,7 +53,7 @@ pub(super) fn run(run: &Run<'_>) -> Result<Tensor> {
     let straight = in_out || run.is("weight_transposed");
     let weight = if straight { data } else { transposed(&data, n, k) };
     let exact = narrow(x) && narrow(run.arg("weight")?);
-    Layer { run: *run, params: &run.case.params, n, k, weight, exact, grouped: None }.output()
+    Layer { run: *run, params: run.params, n, k, weight, exact, grouped: None }.output()
 }
 
 /// [rows, cols] as [cols, rows].

@@ -12,6 +12,7 @@ mod awq;
 #[cfg(test)]
 mod cases;
 mod chain;
+mod composite;
 mod ct;
 mod elementwise;
 mod fp8;
@@ -21,6 +22,7 @@ mod linear;
 mod moe;
 mod norm;
 mod packed;
+mod paged;
 mod quant_gemm;
 mod ranks;
 mod rope;
@@ -170,6 +172,22 @@ fn implementation(op: &str) -> Option<Implementation> {
         "moe_experts" => (moe::experts, &[moe::EXPERT_KNOBS], &[moe::EXPERT_FAULTS]),
         "all_reduce" => (ranks::all_reduce, &[ranks::REDUCE_KNOBS], &[ranks::REDUCE_FAULTS]),
         "all_gather" => (ranks::all_gather, &[], &[ranks::GATHER_FAULTS]),
+        "add_rms_norm" => (
+            composite::add_rms_norm,
+            &[composite::RESIDUAL_KNOBS, norm::KNOBS],
+            &[composite::RESIDUAL_FAULTS, norm::FAULTS],
+        ),
+        "qk_norm_rope" => (
+            composite::qk_norm_rope,
+            &[composite::NORMED_KNOBS, norm::KNOBS, rope::KNOBS],
+            &[composite::NORMED_FAULTS, norm::FAULTS, rope::FAULTS],
+        ),
+        "attention_paged" => (
+            paged::attention,
+            &[attention::KNOBS, paged::KNOBS],
+            &[attention::FAULTS, paged::FAULTS],
+        ),
+        "kv_store" => (paged::kv_store, &[paged::STORE_KNOBS], &[paged::STORE_FAULTS]),
         _ => return None,
     };
     Some(Implementation { run, knobs, faults })
@@ -273,6 +291,22 @@ impl Native {
     }
 }
 
+impl Native {
+    /// All outputs for a case, by name; [`Subject::run`] gives the first.
+    ///
+    /// # Errors
+    /// When it cannot run the case.
+    pub fn outputs(&self, case: &Case) -> Result<Vec<(&'static str, Tensor)>> {
+        let first = self.run(case)?;
+        let run = Run { native: self, case, params: &case.params };
+        Ok(match self.op {
+            "add_rms_norm" => vec![("output", first), ("residual", composite::residual(&run)?)],
+            "kv_store" => vec![("k_cache", first), ("v_cache", paged::v_cache(&run)?)],
+            _ => vec![("output", first)],
+        })
+    }
+}
+
 impl Subject for Native {
     fn op(&self) -> &str {
         self.op
@@ -287,6 +321,6 @@ impl Subject for Native {
             )));
         };
         self.check(&it)?;
-        (it.run)(&Run { native: self, case })
+        (it.run)(&Run { native: self, case, params: &case.params })
     }
 }

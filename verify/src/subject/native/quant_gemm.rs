@@ -6,7 +6,7 @@ use super::grouped::{Grouped, How, scale_of};
 use super::linear::{Layer, transposed};
 use super::packed::{Format, Quantised, Source};
 use super::run::Run;
-use super::scalar::{Store, e4m3};
+use super::scalar::e4m3;
 use super::{Keys, Known};
 
 pub(super) const KNOBS: &[(&str, &[&str])] = &[("edge", &["stored", "f32"])];
@@ -56,11 +56,7 @@ fn gemm(run: &Run<'_>, format: Format) -> Result<Tensor> {
     let stays = codes || run.chose("edge", "f32") || run.param("edge_f32") == true;
     let mut weight = parts.weight(run);
     if !stays {
-        let store = match () {
-            () if run.is("weight_truncating_store") => Store::Truncate,
-            () if run.is("weight_ties_away_store") => Store::TiesAway,
-            () => Store::Nearest,
-        };
+        let store = run.store("weight_");
         weight.iter_mut().for_each(|w| *w = store.round(run.dtype(), *w));
     }
     let (n, k) = (parts.n, parts.k);

@@ -11,6 +11,8 @@ use super::{Chain, Native};
 pub(super) struct Run<'a> {
     pub(super) native: &'a Native,
     pub(super) case: &'a Case,
+    /// The op's params, or those of a composite's part.
+    pub(super) params: &'a Value,
 }
 
 impl<'a> Run<'a> {
@@ -78,7 +80,12 @@ impl<'a> Run<'a> {
 
     /// A field of the params.
     pub(super) fn param(&self, name: &str) -> &'a Value {
-        &self.case.params[name]
+        &self.params[name]
+    }
+
+    /// The same run with the params of a part.
+    pub(super) fn within(&self, part: &str) -> Run<'a> {
+        Run { params: &self.params[part], ..*self }
     }
 
     /// A number of the params.
@@ -90,7 +97,7 @@ impl<'a> Run<'a> {
     pub(super) fn required(&self, name: &str) -> Result<f64> {
         match self.param_f64(name) {
             Some(x) => Ok(x),
-            None => self.refuse(format!("params need a number `{name}`: {}", self.case.params)),
+            None => self.refuse(format!("params need a number `{name}`: {}", self.params)),
         }
     }
 
@@ -102,6 +109,16 @@ impl<'a> Run<'a> {
     /// Rounds to the model's dtype if a knob has a value.
     pub(super) fn stored_if(&self, knob: &str, value: &str, x: f32) -> f32 {
         if self.chose(knob, value) { self.stored(x) } else { x }
+    }
+
+    /// How a tensor is stored whose faults' names begin so: `residual_truncating_store`.
+    pub(super) fn store(&self, prefix: &str) -> Store {
+        let is = |what: &str| self.is(&format!("{prefix}{what}_store"));
+        match () {
+            () if is("truncating") => Store::Truncate,
+            () if is("ties_away") => Store::TiesAway,
+            () => Store::Nearest,
+        }
     }
 
     /// The factor of a gain at a point: `output 1.02`, or `1.02` for the output.
@@ -137,11 +154,7 @@ impl<'a> Run<'a> {
         if self.is("store_via_f16") {
             values.iter_mut().for_each(|x| *x = Store::Nearest.round(Dtype::F16, *x));
         }
-        let store = match () {
-            () if self.is("truncating_store") => Store::Truncate,
-            () if self.is("ties_away_store") => Store::TiesAway,
-            () => Store::Nearest,
-        };
+        let store = self.store("");
         values.iter_mut().for_each(|x| *x = store.round(dtype, *x));
         tensor(dtype, shape, &values)
     }

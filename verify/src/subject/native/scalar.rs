@@ -25,6 +25,14 @@ impl Store {
         }
     }
 
+    /// The value that e4m3 keeps of `x`, cut to +-448.
+    pub(super) fn e4m3(self, x: f32) -> f32 {
+        if x.is_nan() {
+            return x;
+        }
+        self.narrow(x.clamp(-448.0, 448.0), 3, -6, 480.0).clamp(-448.0, 448.0)
+    }
+
     fn bf16(self, x: f32) -> f32 {
         if x.is_nan() {
             return x;
@@ -63,10 +71,7 @@ impl Store {
 
 /// The nearest value of e4m3, cut to +-448; NaN stays.
 pub(super) fn e4m3(x: f32) -> f32 {
-    if x.is_nan() {
-        return x;
-    }
-    Store::Nearest.narrow(x.clamp(-448.0, 448.0), 3, -6, f32::INFINITY).clamp(-448.0, 448.0)
+    Store::Nearest.e4m3(x)
 }
 
 /// 2^e for -126 <= e <= 127.

@@ -248,7 +248,8 @@ fn all_pass(ops: &[&'static str], step: usize) {
 fn legitimate_implementations_pass() {
     all_pass(&["embedding", "add", "silu_mul", "all_reduce", "all_gather", "argmax"], 2);
     all_pass(&["rms_norm", "softmax", "rope", "matmul", "attention", "moe_route"], 8);
-    all_pass(&["gptq_dequant", "awq_dequant", "ct_dequant", "fp8_dequant"], 5);
+    all_pass(&["gptq_dequant", "awq_dequant", "ct_dequant", "fp8_dequant", "kv_store"], 5);
+    all_pass(&["add_rms_norm", "qk_norm_rope", "attention_paged"], 11);
     all_pass(&["moe_experts", "gptq_gemm", "awq_gemm", "ct_gemm", "fp8_gemm"], 13);
 }
 
