@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::Instant;
 
 use anyhow::{Context, bail};
-use assay_reference::ops;
+use assay_reference::{Case, ops};
 use clap::{Args, ValueEnum};
 use serde::Serialize;
 
@@ -13,7 +13,7 @@ use crate::power::criteria::{Cited, cited};
 use crate::power::simulate::{self, Judged, Simulation};
 use crate::power::{self, OpPower, Settings, chart, own, subjects, text};
 use crate::report::{Envelope, check_writable, write_json, write_text};
-use crate::subject::Subject as _;
+use crate::subject::native::Native;
 
 /// What to measure.
 #[derive(Debug, Args)]
@@ -133,6 +133,12 @@ pub(super) fn run(args: &PowerArgs) -> anyhow::Result<u8> {
         write_json(path, &Envelope::new("power", result, Some(args.seed), seconds, body))?;
     }
     Ok(code)
+}
+
+/// What a native subject stores.
+fn native(subject: &Native, case: &Case) -> assay_reference::Result<power::Stored> {
+    let outputs = subject.outputs(case)?;
+    Ok(outputs.into_iter().map(|(name, t)| (name, t.to_f64())).collect())
 }
 
 fn selected(names: &[String]) -> anyhow::Result<Vec<&'static str>> {

@@ -49,12 +49,23 @@ struct Entry {
 }
 
 impl Panel {
-    /// Evaluates the conventions that `scope` allows on a case. `structured` asks for hard radii.
+    /// Evaluates the conventions that `scope` allows on the first output of a case. `structured` asks
+    /// for hard radii.
     ///
     /// # Errors
     /// When the op is unknown or the case is not the op's.
     pub fn new(case: &Arc<Case>, structured: bool, scope: Scope) -> Result<Panel> {
-        Panel::build(case, structured, scope, None)
+        Panel::build(case, None, structured, scope, None)
+    }
+
+    /// A panel for each output of a case: each has its own verdict.
+    ///
+    /// # Errors
+    /// As [`Panel::new`].
+    pub fn outputs(case: &Arc<Case>, structured: bool, scope: Scope) -> Result<Vec<Panel>> {
+        let (_, specs) = Erased::open(case)?;
+        let of = |spec: &OutSpec| Panel::build(case, Some(spec.name), structured, scope, None);
+        specs.iter().map(of).collect()
     }
 
     /// The same for the conventions named, such as `edge=f32 scale=stored`; empty is the defaults.
@@ -62,17 +73,21 @@ impl Panel {
     /// # Errors
     /// As [`Panel::new`].
     pub fn of(case: &Arc<Case>, structured: bool, scope: Scope, only: &[&str]) -> Result<Panel> {
-        Panel::build(case, structured, scope, Some(only))
+        Panel::build(case, None, structured, scope, Some(only))
     }
 
     fn build(
         case: &Arc<Case>,
+        output: Option<&str>,
         structured: bool,
         scope: Scope,
         only: Option<&[&str]>,
     ) -> Result<Panel> {
-        let (_, mut outputs) = Erased::open(case)?;
-        let spec = outputs.swap_remove(0);
+        let (_, specs) = Erased::open(case)?;
+        let named = specs.into_iter().find(|s| output.is_none_or(|name| s.name == name));
+        let spec = named.ok_or_else(|| {
+            Error::Request(format!("{} has no output {}", case.op, output.unwrap_or("at all")))
+        })?;
         let blank = vec![0.0; spec.shape.iter().product()];
         let observation = Observation {
             case: case.clone(),
@@ -81,7 +96,7 @@ impl Panel {
             structured,
         };
         let options = Options { scope, unseen: Unseen::Nothing, preset: None };
-        let run = Run::<Erased>::new(&observation, None, options)?;
+        let run = Run::<Erased>::new(&observation, output, options)?;
         let mut all: Vec<Convention<Erased>> = conventions(&run, options);
         if let Some(only) = only {
             all.retain(|c| only.contains(&c.label.as_str()));
@@ -167,6 +182,31 @@ impl Panel {
     }
 }
 
+/// Gives panels of one op the same conventions, in the same order. The knobs of an op may depend on a
+/// case's params: a choice of a knob that a case does not have, or whose default it is there, changes
+/// nothing on that case.
+pub fn align(panels: &mut [Panel]) {
+    let mut union: Vec<String> = Vec::new();
+    for label in panels.iter().flat_map(|p| &p.labels) {
+        if !union.contains(label) {
+            union.push(label.clone());
+        }
+    }
+    // As within a panel: by the number of choices.
+    union.sort_by_key(|label| label.split_whitespace().count());
+    for panel in panels {
+        let index = |label: &String| {
+            let knows = |word: &&str| panel.labels.iter().any(|l| l.split(' ').any(|w| w == *word));
+            let own: Vec<&str> = label.split_whitespace().filter(knows).collect();
+            panel.labels.iter().position(|l| *l == own.join(" "))
+        };
+        // Two values of one knob never meet in a label, so that every restriction is one.
+        let entry_of = union.iter().map(|l| panel.entry_of[index(l).unwrap_or(0)]).collect();
+        panel.entry_of = entry_of;
+        panel.labels.clone_from(&union);
+    }
+}
+
 /// A subject's output on a panel's case, with what the panel says of it.
 #[derive(Clone, Debug)]
 pub struct Answer {
@@ -223,5 +263,77 @@ impl Entry {
             && same(&self.expected.v, &other.expected.v)
             && same(&self.expected.lo, &other.expected.lo)
             && same(&self.expected.hi, &other.expected.hi)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::families;
+    use crate::judge::judge as full;
+    use crate::power::{own, subjects};
+    use crate::subject::native::Native;
+
+    const SCOPE: Scope = Scope::Kernel;
+
+    /// The judge itself and a panel, on the same subject.
+    fn both(op: &'static str, native: &Native) -> Option<(bool, bool)> {
+        let (mut runs, mut panels, mut answers) = (Vec::new(), Vec::new(), Vec::new());
+        for g in families::power_cases(op, 4).into_iter().take(6) {
+            let case = Arc::new(g.case);
+            let (_, y) = own::run(native, &case).ok()?.swap_remove(0);
+            let panel = Panel::new(&case, g.structured, SCOPE).expect("a case of the op");
+            let output = Tensor::from_f64(panel.dtype(), &panel.spec().shape, &y);
+            runs.push(Observation { case, output, label: g.label, structured: g.structured });
+            answers.push(Answer::new(&panel, y));
+            panels.push(panel);
+        }
+        align(&mut panels);
+        for (panel, answer) in panels.iter().zip(&mut answers) {
+            answer.accepted = panel.accepts(&answer.observed);
+        }
+        let options = Options { scope: SCOPE, unseen: Unseen::Nothing, preset: None };
+        let passes = full(op, &runs, options).expect("runs of the op").verdict.is_pass();
+        Some((passes, !judge(panels.iter().zip(&answers)).is_caught()))
+    }
+
+    #[test]
+    fn panels_and_the_judge_agree() {
+        let mut faulty = 0;
+        for op in ["silu_mul", "rms_norm"] {
+            let sound = Native::new(op);
+            assert_eq!(both(op, &sound), Some((true, true)), "{op}");
+            for id in subjects::faults(op).expect("an op") {
+                let native = sound.clone().broken(&id.slug, &id.key);
+                if let Some((judge, panel)) = both(op, &native) {
+                    faulty += 1;
+                    assert_eq!(judge, panel, "{op}.{} ({})", id.slug, id.key);
+                }
+            }
+        }
+        assert!(faulty >= 10, "{faulty}");
+    }
+
+    #[test]
+    fn aligned_panels_share_conventions_whose_choices_a_case_lacks() {
+        let panel = |labels: &[&str], entry_of: &[usize]| Panel {
+            labels: labels.iter().map(|l| (*l).to_string()).collect(),
+            entry_of: entry_of.to_vec(),
+            entries: Vec::new(),
+            faults: Vec::new(),
+            spec: OutSpec { name: "output", shape: vec![1] },
+            dtype: Dtype::Bf16,
+            unbiased: false,
+        };
+        let mut panels = [
+            panel(&["", "a=2", "b=2", "a=2 b=2"], &[0, 1, 2, 3]),
+            panel(&["", "a=1", "c=2", "a=1 c=2"], &[0, 1, 2, 3]),
+        ];
+        align(&mut panels);
+        let labels = ["", "a=2", "b=2", "a=1", "c=2", "a=2 b=2", "a=1 c=2"];
+        assert_eq!(panels[0].labels, labels);
+        assert_eq!(panels[1].labels, labels);
+        assert_eq!(panels[0].entry_of, [0, 1, 2, 0, 0, 3, 0]);
+        assert_eq!(panels[1].entry_of, [0, 0, 0, 1, 2, 0, 3]);
     }
 }

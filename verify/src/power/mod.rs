@@ -30,8 +30,8 @@ use crate::judge::panel::FaultId;
 use crate::subject::native::Chain;
 pub use rows::{Cell, ConventionRow, FaultRow};
 pub use stats::Tally;
-pub use trial::Run;
 use trial::Trial;
+pub use trial::{Run, Stored};
 
 /// Trials that are evaluated together. Fixed, so that what is run does not depend on the threads.
 const BATCH: usize = 4;

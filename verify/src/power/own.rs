@@ -2,24 +2,26 @@
 //! every misreading with the oracle, so that it shows what the cases can see, and is no evidence of
 //! what is right.
 
-use assay_reference::ops::{Erased, Op, Tile};
+use assay_reference::ops::{Erased, Op, Out, Tile};
 use assay_reference::policy::{Accumulator, At, Order as Known, Transform};
 use assay_reference::{Case, Dtype, Error, Result};
 
+use super::Stored;
 use crate::subject::native::{Native, Order};
 
 /// Runs `native` as an edit of the reference. Orders that the reference does not emulate are its own.
 ///
 /// # Errors
 /// When the case is not the op's, or the op has no such choice or fault.
-pub fn run(native: &Native, case: &Case) -> Result<Vec<f64>> {
-    let (mut setup, _) = Erased::open(case)?;
+pub fn run(native: &Native, case: &Case) -> Result<Stored> {
+    let (mut setup, specs) = Erased::open(case)?;
     let none = |what: &str| Error::Request(format!("{} has no {what}", case.op));
     let knobs = Erased::knobs(&setup.params);
     let faults = Erased::faults(&setup.params, &setup.tensors);
     for (knob, value) in &native.conventions {
-        let known = knobs.iter().find(|k| k.name == knob);
-        let choice = known.and_then(|k| k.choices.iter().find(|c| c.value == value));
+        // A knob that the case does not have changes nothing on it.
+        let Some(known) = knobs.iter().find(|k| k.name == knob) else { continue };
+        let choice = known.choices.iter().find(|c| c.value == value);
         let choice = choice.ok_or_else(|| none(&format!("choice {knob}={value}")))?;
         (choice.edit)(&mut setup);
     }
@@ -44,12 +46,17 @@ pub fn run(native: &Native, case: &Case) -> Result<Vec<f64>> {
             (fault.edit)(&mut setup);
         }
     }
-    let out: Vec<f64> = if setup.policy.acc.is_exact() {
-        setup.eval::<f64>(&Tile::ALL).swap_remove(0).data
-    } else {
-        let narrow = setup.eval::<f32>(&Tile::ALL).swap_remove(0).data;
-        narrow.into_iter().map(f64::from).collect()
+    let narrow = |out: Vec<Out<f32>>| -> Vec<Vec<f64>> {
+        out.into_iter().map(|o| o.data.into_iter().map(f64::from).collect()).collect()
     };
-    let store = Erased::rounding(&setup.params, &setup.policy, 0);
-    Ok(out.into_iter().map(|y| store.round(y)).collect())
+    let outputs: Vec<Vec<f64>> = if setup.policy.acc.is_exact() {
+        setup.eval::<f64>(&Tile::ALL).into_iter().map(|o| o.data).collect()
+    } else {
+        narrow(setup.eval::<f32>(&Tile::ALL))
+    };
+    let stored = |(i, y): (usize, Vec<f64>)| {
+        let store = Erased::rounding(&setup.params, &setup.policy, i);
+        (specs[i].name, y.into_iter().map(|y| store.round(y)).collect())
+    };
+    Ok(outputs.into_iter().enumerate().map(stored).collect())
 }

@@ -2,14 +2,14 @@
 
 use assay_reference::{Case, Error, Result};
 
-use super::{OpPower, Settings, measure, own};
+use super::{OpPower, Settings, Stored, measure, own};
 use crate::subject::native::Native;
 
 fn settings() -> Settings {
     Settings { trials: Some(2), legitimate: 6, faults: Vec::new(), seed: 3 }
 }
 
-fn measured(run: &(dyn Fn(&Native, &Case) -> Result<Vec<f64>> + Sync)) -> OpPower {
+fn measured(run: &(dyn Fn(&Native, &Case) -> Result<Stored> + Sync)) -> OpPower {
     measure("silu_mul", &settings(), run, &|_| {}).expect("cases of silu_mul")
 }
 
@@ -50,8 +50,11 @@ fn what_no_subject_has_is_missing_and_not_good() {
 /// Subjects that call themselves legitimate and are not raise alarms, in the suite and in a criterion.
 #[test]
 fn an_alarm_is_counted() {
-    let loud =
-        |n: &Native, c: &Case| own::run(n, c).map(|y| y.into_iter().map(|y| 1.5 * y).collect());
+    let loud = |n: &Native, c: &Case| {
+        own::run(n, c).map(|all| {
+            all.into_iter().map(|(name, y)| (name, y.iter().map(|y| 1.5 * y).collect())).collect()
+        })
+    };
     let out = measured(&loud);
     assert_eq!(out.alarms.suite.hits, out.alarms.suite.trials);
     assert!(out.alarms.criteria.iter().filter(|t| t.hits > 0).count() >= 5);

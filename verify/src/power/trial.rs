@@ -3,7 +3,7 @@
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
-use assay_reference::{Case, Result};
+use assay_reference::{Case, Error, Result};
 use rayon::prelude::*;
 
 use super::criteria::{self, Compared};
@@ -13,20 +13,26 @@ use crate::families::{Generated, Values};
 use crate::judge::panel::{self, Answer, FaultId, Panel};
 use crate::subject::native::{Chain, Native};
 
-/// Runs a subject on a case and returns what it stored.
-pub type Run<'a> = dyn Fn(&Native, &Case) -> Result<Vec<f64>> + Sync + 'a;
+/// What a subject stored: every output by name.
+pub type Stored = Vec<(&'static str, Vec<f64>)>;
+
+/// Runs a subject on a case.
+pub type Run<'a> = dyn Fn(&Native, &Case) -> Result<Stored> + Sync + 'a;
 
 /// The cases of a seed with their panels.
 pub(super) struct Trial<'a> {
     op: &'static str,
     run: &'a Run<'a>,
     seed: u64,
-    cases: Vec<Seen>,
+    cases: Vec<Arc<Case>>,
+    /// The outputs of all cases, those of a case together.
+    seen: Vec<Seen>,
     families: Vec<String>,
 }
 
+/// One output of a case.
 struct Seen {
-    case: Arc<Case>,
+    case: usize,
     panel: Panel,
     family: usize,
     /// The reference of the criteria, where it is finite.
@@ -43,21 +49,30 @@ impl<'a> Trial<'a> {
         let mut families: Vec<String> = generated.iter().map(|g| g.case.family.clone()).collect();
         families.sort();
         families.dedup();
-        let cases = generated
-            .into_par_iter()
-            .map(|g| {
-                let family = families.iter().position(|f| *f == g.case.family).unwrap_or(0);
-                let case = Arc::new(g.case);
-                let panel = Panel::new(&case, g.structured, SCOPE)?;
-                let right = Some(panel.right()).filter(|r| r.iter().all(|x| x.is_finite()));
-                Ok(Seen { case, panel, family, right })
-            })
+        let cases: Vec<Arc<Case>> = generated.iter().map(|g| Arc::new(g.case.clone())).collect();
+        let panels: Vec<Vec<Panel>> = cases
+            .par_iter()
+            .zip(&generated)
+            .map(|(case, g)| Panel::outputs(case, g.structured, SCOPE))
             .collect::<Result<_>>()?;
-        Ok(Trial { op, run, seed, cases, families })
+        let case_of: Vec<usize> =
+            panels.iter().enumerate().flat_map(|(i, p)| vec![i; p.len()]).collect();
+        let mut panels: Vec<Panel> = panels.into_iter().flatten().collect();
+        panel::align(&mut panels);
+        let seen = panels
+            .into_iter()
+            .zip(case_of)
+            .map(|(panel, case)| {
+                let family = families.iter().position(|f| *f == cases[case].family).unwrap_or(0);
+                let right = Some(panel.right()).filter(|r| r.iter().all(|x| x.is_finite()));
+                Seen { case, panel, family, right }
+            })
+            .collect();
+        Ok(Trial { op, run, seed, cases, seen, families })
     }
 
     pub(super) fn labels(&self) -> &[String] {
-        self.cases.first().map_or(&[], |c| c.panel.labels())
+        self.seen.first().map_or(&[], |s| s.panel.labels())
     }
 
     fn native(&self, chain: Chain, label: &str, fault: Option<&FaultId>) -> Native {
@@ -69,9 +84,28 @@ impl<'a> Trial<'a> {
         }
     }
 
+    /// What a subject stores on a case: one output for each of the case's panels.
+    fn stored(&self, native: &Native, case: usize) -> Result<Vec<Vec<f64>>> {
+        let mut outputs = (self.run)(native, &self.cases[case])?;
+        let mut take = |seen: &Seen| {
+            let spec = seen.panel.spec();
+            let at = outputs.iter().position(|(name, _)| *name == spec.name);
+            let values = at.map(|i| outputs.swap_remove(i).1);
+            values.filter(|v| v.len() == spec.shape.iter().product::<usize>()).ok_or_else(|| {
+                let what = format!("no output `{}` of shape {:?}", spec.name, spec.shape);
+                Error::Request(format!("native `{}`: {what}", self.op))
+            })
+        };
+        self.seen.iter().filter(|s| s.case == case).map(&mut take).collect()
+    }
+
     fn answers(&self, native: &Native) -> Result<Vec<Answer>> {
-        let answer = |s: &Seen| Ok(Answer::new(&s.panel, (self.run)(native, &s.case)?));
-        self.cases.par_iter().map(answer).collect()
+        let all: Vec<Vec<Vec<f64>>> = (0..self.cases.len())
+            .into_par_iter()
+            .map(|case| self.stored(native, case))
+            .collect::<Result<_>>()?;
+        let flat = self.seen.iter().zip(all.into_iter().flatten());
+        Ok(flat.map(|(s, observed)| Answer::new(&s.panel, observed)).collect())
     }
 
     /// The chains whose outputs differ from those of all before them.
@@ -154,25 +188,25 @@ impl<'a> Trial<'a> {
         let mut row = FaultRow::new(id);
         for (label, right) in bases {
             let native = self.native(chain, label, Some(id));
-            let mut answers = Vec::with_capacity(right.len());
-            let mut shown = vec![false; self.cases.len()];
-            for (i, seen) in self.cases.iter().enumerate() {
-                if !(id.slug == "gain" || has(&seen.panel, id)) {
-                    answers.push(right[i].clone());
+            let mut answers = right.clone();
+            let mut shown = vec![false; self.seen.len()];
+            for case in 0..self.cases.len() {
+                let own = (0..self.seen.len()).filter(|i| self.seen[*i].case == case);
+                let can = |i: usize| id.slug == "gain" || has(&self.seen[i].panel, id);
+                if !own.clone().any(can) {
                     continue;
                 }
-                match (self.run)(&native, &seen.case) {
-                    Ok(observed) => {
-                        shown[i] = !same(&observed, &right[i].observed);
-                        answers.push(if shown[i] {
-                            Answer::new(&seen.panel, observed)
-                        } else {
-                            right[i].clone()
-                        });
-                    }
+                let stored = match self.stored(&native, case) {
+                    Ok(stored) => stored,
                     Err(e) => {
                         row.missing = Some(e.to_string());
                         return row;
+                    }
+                };
+                for (i, observed) in own.zip(stored) {
+                    shown[i] = !same(&observed, &right[i].observed);
+                    if shown[i] {
+                        answers[i] = Answer::new(&self.seen[i].panel, observed);
                     }
                 }
             }
@@ -197,28 +231,40 @@ impl<'a> Trial<'a> {
         row.total.count(outcome.is_caught(), flagged(&|_| true));
         for (f, name) in self.families.iter().enumerate() {
             let own = |s: &Seen| s.family == f;
-            if self.cases.iter().zip(shown).any(|(s, shown)| own(s) && *shown) {
+            if self.seen.iter().zip(shown).any(|(s, shown)| own(s) && *shown) {
                 let caught = self.outcome(answers, own).is_caught();
                 row.families.entry(name.clone()).or_default().count(caught, flagged(&own));
             }
         }
     }
 
+    /// The judge's rule on each output apart: the worst of them.
     fn outcome(&self, answers: &[Answer], of: impl Fn(&Seen) -> bool) -> panel::Outcome {
-        let chosen: Vec<(&Panel, &Answer)> = self
-            .cases
-            .iter()
-            .zip(answers)
-            .filter(|(s, _)| of(s))
-            .map(|(s, a)| (&s.panel, a))
-            .collect();
-        panel::judge(chosen.into_iter())
+        let mut names: Vec<&str> = self.seen.iter().map(|s| s.panel.spec().name).collect();
+        names.sort_unstable();
+        names.dedup();
+        let mut out = panel::Outcome::Explained(0);
+        for name in names {
+            let chosen: Vec<(&Panel, &Answer)> = self
+                .seen
+                .iter()
+                .zip(answers)
+                .filter(|(s, _)| of(s) && s.panel.spec().name == name)
+                .map(|(s, a)| (&s.panel, a))
+                .collect();
+            match panel::judge(chosen.into_iter()) {
+                panel::Outcome::Explained(_) => {}
+                panel::Outcome::Refused => return panel::Outcome::Refused,
+                panel::Outcome::Biased => out = panel::Outcome::Biased,
+            }
+        }
+        out
     }
 
     /// Whether each criterion flags one of the cases; `None` when no case has a finite reference.
     fn flagged(&self, answers: &[Answer], of: impl Fn(&Seen) -> bool) -> Option<[bool; CRITERIA]> {
         let mut out: Option<[bool; CRITERIA]> = None;
-        for (seen, answer) in self.cases.iter().zip(answers).filter(|(s, _)| of(s)) {
+        for (seen, answer) in self.seen.iter().zip(answers).filter(|(s, _)| of(s)) {
             let Some(right) = &seen.right else { continue };
             let compared = Compared {
                 op: self.op,
