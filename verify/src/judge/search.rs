@@ -23,7 +23,7 @@ pub(super) struct Convention<O: Op> {
 
 /// All combinations of the knobs' allowed choices, the defaults first, then the common ones by number of
 /// changes, then the rare ones; or the one of a preset, which is what the runs' setups then start from.
-fn conventions<O: Op>(run: &Run<'_, O>, options: Options) -> Vec<Convention<O>> {
+pub(super) fn conventions<O: Op>(run: &Run<'_, O>, options: Options) -> Vec<Convention<O>> {
     if options.preset.is_some() {
         let label = run.preset.join(" ");
         return vec![Convention { label, edits: Vec::new(), rare: false }];
@@ -87,7 +87,11 @@ pub(super) struct Run<'a, O: Op> {
 }
 
 impl<'a, O: Op> Run<'a, O> {
-    fn new(observation: &'a Observation, output: Option<&str>, options: Options) -> Result<Self> {
+    pub(super) fn new(
+        observation: &'a Observation,
+        output: Option<&str>,
+        options: Options,
+    ) -> Result<Self> {
         let case = &observation.case;
         let (mut base, mut specs) = O::open(case)?;
         let named = |name: &str| {

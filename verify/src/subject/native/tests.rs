@@ -10,7 +10,7 @@ use serde_json::json;
 use super::cases::{case, cases};
 use super::*;
 use crate::families;
-use crate::judge::{Judgement, Observation, Options, Unseen, Verdict, judge};
+use crate::judge::{Judgement, Observation, Options, Unseen, judge};
 
 fn bf(shape: &[usize], v: &[f64]) -> Tensor {
     Tensor::from_f64(Dtype::Bf16, shape, v)
