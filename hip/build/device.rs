@@ -8,11 +8,12 @@ use std::process::Command;
 const DEFAULT_ARCHS: &str = "gfx906,gfx90a";
 
 /// The runtime functions that `src/device` calls.
-const FUNCTIONS: [&str; 9] = [
+const FUNCTIONS: [&str; 10] = [
     "hipGetDeviceCount",
     "hipSetDevice",
     "hipDeviceGetName",
     "hipRuntimeGetVersion",
+    "hipDriverGetVersion",
     "hipMalloc",
     "hipFree",
     "hipMemcpy",
@@ -25,6 +26,7 @@ pub(crate) fn build() {
         println!("cargo:rerun-if-env-changed={variable}");
     }
     println!("cargo:rerun-if-changed=kernels");
+    println!("cargo:rerun-if-changed=device");
     println!("cargo:rerun-if-changed=include");
     let rocm = std::env::var_os("ROCM_PATH").map(PathBuf::from);
     let archs = std::env::var("ASSAY_HIP_ARCH").unwrap_or_else(|_| DEFAULT_ARCHS.to_owned());
@@ -34,12 +36,17 @@ pub(crate) fn build() {
     let out = PathBuf::from(std::env::var_os("OUT_DIR").expect("cargo sets OUT_DIR"));
     let mut archive = cc::Build::new();
     archive.cpp(true); // links the C++ library that hipcc's host code needs
+    let hipcc = hipcc(rocm.as_deref());
     for source in kernel_sources() {
         let name = source.parent().and_then(Path::file_name).expect("a kernel's folder");
         let object = out.join(name).with_extension("o");
-        compile(&hipcc(rocm.as_deref()), &source, &object, &archs);
+        compile(&hipcc, &source, &object, &archs);
         archive.object(object);
     }
+    let query = out.join("device_arch.o");
+    compile(&hipcc, Path::new("device/arch.hip"), &query, &archs);
+    archive.object(query);
+    println!("cargo:rustc-env=ASSAY_HIPCC_VERSION={}", version(&hipcc));
     archive.compile("assay_kernels");
 
     if let Some(rocm) = &rocm {
@@ -63,6 +70,14 @@ fn hipcc(rocm: Option<&Path>) -> PathBuf {
     let named = std::env::var_os("HIPCC").map(PathBuf::from);
     let installed = rocm.map(|rocm| rocm.join("bin/hipcc")).filter(|path| path.exists());
     named.or(installed).unwrap_or_else(|| PathBuf::from("hipcc"))
+}
+
+/// What hipcc says of its version, on one line.
+fn version(hipcc: &Path) -> String {
+    let output = Command::new(hipcc).arg("--version").output();
+    let text = output.map(|o| String::from_utf8_lossy(&o.stdout).into_owned()).unwrap_or_default();
+    let lines = text.lines().take(2).map(str::trim).collect::<Vec<_>>();
+    format!("hipcc {}", lines.join(", "))
 }
 
 fn compile(hipcc: &Path, source: &Path, object: &Path, archs: &[&str]) {

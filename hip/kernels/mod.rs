@@ -64,6 +64,17 @@ macro_rules! kernels {
                 _ => Err(Error::NoLauncher { launcher: name.to_owned() }),
             }
         }
+
+        /// The object file that hipcc made of a kernel.
+        #[cfg(feature = "hip")]
+        pub(crate) fn device_object(name: &str) -> Option<&'static [u8]> {
+            match name {
+                $(stringify!($name) => {
+                    Some(include_bytes!(concat!(env!("OUT_DIR"), "/", stringify!($name), ".o")))
+                })*
+                _ => None,
+            }
+        }
     };
 }
 

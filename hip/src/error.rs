@@ -78,6 +78,9 @@ pub enum Error {
         /// How often the anchor occurs.
         occurrences: usize,
     },
+    /// The record of what was verified does not admit the kernel.
+    #[error(transparent)]
+    Refused(#[from] crate::admit::Refusal),
     /// There is no HIP device, or this build can't use one.
     #[error("no HIP device: {reason}")]
     NoDevice {

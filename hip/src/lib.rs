@@ -8,6 +8,7 @@
 #[cfg(not(target_os = "linux"))]
 compile_error!("the kernel emulator needs Linux: it works on ELF symbols, mmap and signals");
 
+mod admit;
 mod backend;
 mod contract;
 #[cfg(feature = "hip")]
@@ -16,15 +17,18 @@ mod edits;
 pub mod emu;
 mod error;
 mod finding;
+mod identity;
 #[path = "../kernels/mod.rs"]
 pub mod kernels;
 mod options;
 
+pub use admit::{Admission, Admit, Admitted, Refusal};
 pub use backend::{Backend, Launched};
 #[cfg(feature = "hip")]
 pub use device::HipDevice;
 pub use edits::{Mutant, Replacement, SourceEdit, mutate};
 pub use error::Error;
 pub use finding::{Divergence, LaunchReport, LaunchStatus, MemoryFinding, Severity, Site};
+pub use identity::{BackendKind, Identity, sha256};
 pub use kernels::{Kernel, kernel, kernels};
 pub use options::LaunchOptions;

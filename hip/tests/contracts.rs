@@ -2,9 +2,11 @@
 
 use assay_hip::emu::{Compiler, Mode};
 use assay_hip::kernels::{attention_prefill_d128, gemm_bf16, gptq_dequant};
-use assay_hip::{Backend, LaunchOptions, kernel};
+use assay_hip::{
+    Admission, Admit, Admitted, Backend, Identity, LaunchOptions, Refusal, kernel, sha256,
+};
 use assay_reference::ops::gptq_dequant::Format;
-use assay_reference::{Dtype, Tensor};
+use assay_reference::{Case, Dtype, Tensor};
 
 fn backend(name: &str) -> Backend {
     let compiler = Compiler::find().unwrap().with_cache(env!("CARGO_TARGET_TMPDIR"));
@@ -91,4 +93,72 @@ fn no_device_is_an_error_that_says_so() {
     if let Err(error) = Backend::device() {
         assert!(error.to_string().starts_with("no HIP device"), "{error}");
     }
+}
+
+/// A record that knows one identity.
+struct Only(Identity);
+
+impl Admit for Only {
+    fn admit(&self, identity: &Identity) -> Result<Admission, Refusal> {
+        let refusal = |reason: &str| Refusal {
+            kernel: identity.kernel.clone(),
+            backend: identity.backend,
+            reason: reason.to_owned(),
+        };
+        if *identity != self.0 {
+            return Err(refusal("never seen"));
+        }
+        let conventions = vec!["defaults".to_owned()];
+        Ok(Admission { identity: identity.clone(), conventions, evidence: "a test".to_owned() })
+    }
+}
+
+fn tiny_gemm() -> Case {
+    let ones = |shape: &[usize]| Tensor::from_f64(Dtype::Bf16, shape, &vec![1.0; 6]);
+    Case {
+        op: "matmul".to_owned(),
+        params: serde_json::json!({}),
+        dtype: Dtype::Bf16,
+        tensors: [("x", ones(&[2, 3])), ("weight", ones(&[2, 3]))]
+            .map(|(name, tensor)| (name.to_owned(), tensor))
+            .into(),
+        outputs: Default::default(),
+        family: "by hand".to_owned(),
+        seed: 0,
+    }
+}
+
+#[test]
+fn only_the_admitted_build_is_launched() {
+    let gemm = kernel("gemm_bf16").unwrap();
+    let good = backend("gemm_bf16");
+    let record = Only(good.identity(gemm).unwrap());
+    let admitted = Admitted::new(gemm, &good, &record).unwrap();
+    assert_eq!(admitted.admission().conventions, ["defaults"]);
+    let launched = admitted.launch(&tiny_gemm(), &LaunchOptions::default()).unwrap();
+    assert_eq!((0..4).map(|i| launched.output().get(i)).collect::<Vec<_>>(), [3.0; 4]);
+
+    // One byte of the source, and the same source compiled otherwise.
+    let compiler = Compiler::find().unwrap().with_cache(env!("CARGO_TARGET_TMPDIR"));
+    let edited = format!("{} ", gemm.source);
+    for (source, mode) in [(edited.as_str(), Mode::Plain), (gemm.source, Mode::Checked)] {
+        let other = Backend::from(compiler.compile(source, mode).unwrap());
+        let Err(error) = Admitted::new(gemm, &other, &record) else { panic!("admitted") };
+        assert_eq!(error.to_string(), "gemm_bf16 on emu is not admitted: never seen");
+    }
+}
+
+#[test]
+fn equal_compilations_have_equal_identities_wherever_they_were_made() {
+    let gptq = kernel("gptq_dequant").unwrap();
+    let identity = || {
+        let cache = tempfile::tempdir().unwrap();
+        let compiler = Compiler::find().unwrap().with_cache(cache.path());
+        let backend = Backend::from(compiler.compile(gptq.source, Mode::Plain).unwrap());
+        backend.identity(gptq).unwrap()
+    };
+    let (one, two) = (identity(), identity());
+    assert_eq!(one, two);
+    assert_eq!(one.source, sha256(gptq.source));
+    assert!(one.code.len() == 64 && one.code != one.source, "{one:?}");
 }

@@ -69,11 +69,19 @@ impl Case {
     /// # Errors
     /// When the file cannot be written.
     pub fn write(&self, path: &Path) -> Result<()> {
+        self.write_with(path, &BTreeMap::new())
+    }
+
+    /// The same with more metadata, whose keys are none of the case's own.
+    ///
+    /// # Errors
+    /// When a key is one of the case's own, or the file cannot be written.
+    pub fn write_with(&self, path: &Path, more: &BTreeMap<String, String>) -> Result<()> {
         let mut tensors: BTreeMap<String, Tensor> = self.tensors.clone();
         for (name, t) in &self.outputs {
             tensors.insert(format!("out.{name}"), t.clone());
         }
-        let metadata = BTreeMap::from([
+        let mut metadata = BTreeMap::from([
             ("assay_case".to_string(), VERSION.to_string()),
             ("op".into(), self.op.clone()),
             ("params".into(), self.params.to_string()),
@@ -81,6 +89,11 @@ impl Case {
             ("family".into(), self.family.clone()),
             ("seed".into(), self.seed.to_string()),
         ]);
+        for (key, text) in more {
+            if metadata.insert(key.clone(), text.clone()).is_some() {
+                return Err(Error::Request(format!("metadata `{key}` is the case's own")));
+            }
+        }
         crate::checkpoint::write(path, &tensors, &metadata)
     }
 
@@ -89,6 +102,14 @@ impl Case {
     /// # Errors
     /// When the file is not a case of a known version.
     pub fn read(path: &Path) -> Result<Case> {
+        Ok(Case::read_with(path)?.0)
+    }
+
+    /// Reads a case and all metadata of its file.
+    ///
+    /// # Errors
+    /// As [`Case::read`].
+    pub fn read_with(path: &Path) -> Result<(Case, BTreeMap<String, String>)> {
         let shard = Shard::open(path)?;
         let meta = |key: &str| {
             shard.metadata().get(key).cloned().ok_or_else(|| {
@@ -117,6 +138,8 @@ impl Case {
                 None => tensors.insert(name.into(), t),
             };
         }
-        Ok(Case { op: meta("op")?, params, dtype, tensors, outputs, family: meta("family")?, seed })
+        let (op, family) = (meta("op")?, meta("family")?);
+        let case = Case { op, params, dtype, tensors, outputs, family, seed };
+        Ok((case, shard.metadata().clone()))
     }
 }

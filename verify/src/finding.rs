@@ -1,7 +1,7 @@
 //! Findings: stable codes that text, JSON and docs share.
 
 use assay_reference::ops::{self, Fault, Op, Residual, Visitor};
-use assay_reference::{Dtype, Rounding};
+use assay_reference::{Dtype, Rounding, qwen};
 use serde::Serialize;
 
 /// Something that is wrong, by name.
@@ -97,12 +97,13 @@ impl Visitor for OpCodes {
     }
 }
 
-/// All (code, name) pairs: [`CODES`] and the catalogued faults of every op.
+/// All (code, name) pairs: [`CODES`], the catalogued faults of every op and those of the forward.
 pub fn all_codes() -> Vec<(String, String)> {
     let mut out: Vec<(String, String)> =
         CODES.iter().map(|c| (c.0.to_string(), c.1.to_string())).collect();
     for op in ops::NAMES {
         out.extend(ops::visit(op, OpCodes).unwrap_or_default());
     }
+    out.extend(qwen::variant::catalogue().map(|e| (e.code.to_string(), e.name())));
     out
 }

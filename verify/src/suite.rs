@@ -14,6 +14,7 @@ use serde::Serialize;
 use crate::families::{self, Generated};
 use crate::finding::Finding;
 use crate::judge::{Judgement, Observation, Options, Unseen, Verdict, judge};
+use crate::ledger::Evidence;
 
 /// Largest number of multiply-adds of a case that also runs with every access checked.
 const CHECKED_WORK: usize = 1_000_000;
@@ -41,16 +42,25 @@ pub struct KernelReport {
     pub op: String,
     /// Cases generated.
     pub cases: usize,
+    /// Families, dispatch cells and the bits of the outputs.
+    #[serde(flatten)]
+    pub evidence: Evidence,
     /// Verdict and figures.
     #[serde(flatten)]
     pub judgement: Judgement,
 }
 
 impl KernelReport {
-    fn failed(kernel: &Kernel, cases: usize, findings: Vec<Finding>) -> KernelReport {
+    fn failed(kernel: &Kernel, cases: &[Generated], findings: Vec<Finding>) -> KernelReport {
         let mut judgement = Judgement::skipped("");
         judgement.verdict = Verdict::Fail { findings };
-        KernelReport { kernel: kernel.name.into(), op: kernel.op.into(), cases, judgement }
+        KernelReport {
+            kernel: kernel.name.into(),
+            op: kernel.op.into(),
+            cases: cases.len(),
+            evidence: Evidence::of(cases, &[]),
+            judgement,
+        }
     }
 }
 
@@ -76,11 +86,7 @@ pub fn check_kernel(
         Err(e) => Err(e),
     };
     let refused = |e: assay_hip::Error| {
-        KernelReport::failed(
-            kernel,
-            cases.len(),
-            vec![Finding::new("compile_error", e.to_string())],
-        )
+        KernelReport::failed(kernel, &cases, vec![Finding::new("compile_error", e.to_string())])
     };
     let checked = match compile(Mode::Checked)? {
         Ok(module) => module,
@@ -93,7 +99,7 @@ pub fn check_kernel(
         findings.insert(0, Finding::new("memory.lds_limit", text));
     }
     if !findings.is_empty() {
-        return Ok(KernelReport::failed(kernel, cases.len(), findings));
+        return Ok(KernelReport::failed(kernel, &cases, findings));
     }
     match compile(Mode::Plain)? {
         Ok(module) => check_backend(kernel, &module.into(), seed, profile, step),
@@ -116,6 +122,7 @@ pub fn check_device(
             kernel: kernel.name.into(),
             op: kernel.op.into(),
             cases: 0,
+            evidence: Evidence::default(),
             judgement: Judgement::skipped(format!("no device: {reason}")),
         }),
         Err(e) => Err(e.into()),
@@ -144,6 +151,8 @@ pub fn check_backend(
             runs
         })
         .collect::<anyhow::Result<_>>()?;
+    let plain: Vec<_> = runs.iter().map(|r| r.observations.first().map(|o| &o.output)).collect();
+    let evidence = Evidence::of(&cases, &plain);
     let mut findings: Vec<Finding> = Vec::new();
     let mut observations = Vec::new();
     for r in runs {
@@ -151,7 +160,7 @@ pub fn check_backend(
         observations.extend(r.observations);
     }
     if !findings.is_empty() {
-        return Ok(KernelReport::failed(kernel, cases.len(), findings));
+        return Ok(KernelReport::failed(kernel, &cases, findings));
     }
     let unseen = if profile == Profile::Full { Unseen::Catalogue } else { Unseen::Nothing };
     let options = Options { scope: Scope::Kernel, unseen, preset: None };
@@ -160,6 +169,7 @@ pub fn check_backend(
         kernel: kernel.name.into(),
         op: kernel.op.into(),
         cases: cases.len(),
+        evidence,
         judgement,
     })
 }

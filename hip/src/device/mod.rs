@@ -15,7 +15,15 @@ use crate::options::LaunchOptions;
 #[derive(Clone, Debug)]
 pub struct HipDevice {
     name: String,
+    arch: String,
     runtime_version: i32,
+    driver_version: i32,
+}
+
+unsafe extern "C" {
+    /// Writes the architecture's name, ended by a zero, to `text` of `bytes`; a `hipError_t`.
+    /// Compiled by hipcc, because the runtime's struct differs between its releases.
+    fn assay_device_arch(device: i32, text: *mut std::ffi::c_char, bytes: usize) -> i32;
 }
 
 /// Canaries on both sides of each buffer; keeps the alignment of hipMalloc.
@@ -45,22 +53,43 @@ impl HipDevice {
                 reason: format!("hipGetDeviceCount answers {code}, {count} devices"),
             });
         }
-        let mut name = [0; 256];
-        let mut version = 0;
-        // SAFETY: device 0 exists; `name` holds the length given and ends in a zero.
-        let name = unsafe {
+        let (mut name, mut arch) = ([0; 256], [0; 256]);
+        let (mut runtime_version, mut driver_version) = (0, 0);
+        // SAFETY: device 0 exists; the texts hold the lengths given and end in a zero.
+        let (name, arch) = unsafe {
             check("hipSetDevice", runtime::hipSetDevice(0))?;
             check("hipDeviceGetName", runtime::hipDeviceGetName(name.as_mut_ptr(), 255, 0))?;
-            check("hipRuntimeGetVersion", runtime::hipRuntimeGetVersion(&mut version))?;
-            CStr::from_ptr(name.as_ptr()).to_string_lossy().into_owned()
+            check("hipRuntimeGetVersion", runtime::hipRuntimeGetVersion(&mut runtime_version))?;
+            check("hipDriverGetVersion", runtime::hipDriverGetVersion(&mut driver_version))?;
+            match assay_device_arch(0, arch.as_mut_ptr(), arch.len()) {
+                0 => {}
+                code => return Err(Error::Hip { call: "hipGetDeviceProperties", code }),
+            }
+            let text = |bytes: &[std::ffi::c_char]| {
+                CStr::from_ptr(bytes.as_ptr()).to_string_lossy().into_owned()
+            };
+            (text(&name), text(&arch))
         };
-        Ok(Self { name, runtime_version: version })
+        Ok(Self { name, arch, runtime_version, driver_version })
     }
 
     /// The name that the runtime gives the device.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
+    }
+
+    /// What the runtime calls the device's architecture, `gfx90a:sramecc+:xnack-`.
+    #[must_use]
+    pub fn arch(&self) -> &str {
+        &self.arch
+    }
+
+    /// Runtime, driver and device on one line.
+    #[must_use]
+    pub fn runtime(&self) -> String {
+        let Self { name, runtime_version, driver_version, .. } = self;
+        format!("HIP runtime {runtime_version}, driver {driver_version}, {name}")
     }
 
     /// The HIP runtime's version number.

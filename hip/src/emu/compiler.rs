@@ -102,7 +102,7 @@ impl Compiler {
         if !path.exists() {
             self.build(source, &flags, &path)?;
         }
-        Module::load(&path, source, mode)
+        Module::load(&path, source, mode, &self.version)
     }
 
     fn is_clang(&self) -> bool {

@@ -27,13 +27,19 @@ struct Inner {
     path: PathBuf,
     source: String,
     mode: Mode,
+    toolchain: String,
     shared: SharedVariables,
     tls_anchor: unsafe extern "C" fn() -> *mut c_void,
 }
 
 impl Module {
-    /// Loads what the compiler made of `source`.
-    pub(super) fn load(path: &Path, source: &str, mode: Mode) -> Result<Self, Error> {
+    /// Loads what the compiler of version `toolchain` made of `source`.
+    pub(super) fn load(
+        path: &Path,
+        source: &str,
+        mode: Mode,
+        toolchain: &str,
+    ) -> Result<Self, Error> {
         let failed = |reason: String| Error::Load { path: path.to_owned(), reason };
         // SAFETY: the object has no initialisers but those of our own headers, which set
         // nothing up before `attach`.
@@ -57,7 +63,8 @@ impl Module {
         }
         let shared = SharedVariables::read(path)?;
         let (path, source) = (path.to_owned(), source.to_owned());
-        Ok(Self(Arc::new(Inner { library, path, source, mode, shared, tls_anchor })))
+        let toolchain = toolchain.to_owned();
+        Ok(Self(Arc::new(Inner { library, path, source, mode, toolchain, shared, tls_anchor })))
     }
 
     /// Whether accesses are checked one by one.
@@ -70,6 +77,25 @@ impl Module {
     #[must_use]
     pub fn source(&self) -> &str {
         &self.0.source
+    }
+
+    /// What the compiler says of its version.
+    #[must_use]
+    pub fn toolchain(&self) -> &str {
+        &self.0.toolchain
+    }
+
+    /// sha256 of the machine code as a loader maps it; equal for equal compilations.
+    ///
+    /// # Errors
+    /// [`Error::Io`] when the module's file is gone, [`Error::Load`] when it is no ELF object.
+    pub fn code_sha256(&self) -> Result<String, Error> {
+        let path = &self.0.path;
+        let bytes = std::fs::read(path).map_err(Error::io("read", path))?;
+        crate::identity::loaded_code(&bytes).ok_or_else(|| Error::Load {
+            path: path.clone(),
+            reason: "it is no ELF object".to_owned(),
+        })
     }
 
     /// Bytes of static LDS of the kernel that declares most. A device gives a workgroup 64 KiB.

@@ -8,23 +8,30 @@
 
 mod args;
 mod basis;
+mod erased;
+mod lanes;
+mod lens;
 mod variant;
 
 pub mod add;
+pub mod add_rms_norm;
 pub mod all_gather;
 pub mod all_reduce;
 pub mod argmax;
 pub mod attention;
+pub mod attention_paged;
 pub mod awq_dequant;
 pub mod ct_dequant;
 pub mod embedding;
 pub mod fp8_dequant;
 pub mod gptq_dequant;
+pub mod kv_store;
 pub mod linear;
 pub mod matmul;
 pub mod moe_experts;
 pub mod moe_route;
 pub mod packed;
+pub mod qk_norm_rope;
 pub mod quant_gemm;
 pub mod rms_norm;
 pub mod rope;
@@ -35,6 +42,7 @@ pub mod sources;
 
 pub use args::{Arg, ArgSpec, Inputs, Out, OutSpec, Tensors, Tile, need};
 pub use basis::Basis;
+pub use erased::{AnyParams, Erased};
 pub use variant::{
     Choice, Edit, Fault, Knob, Residual, Scope, Setup, gain_at, gain_faults, store_faults,
     via_f16_fault,
@@ -43,6 +51,7 @@ pub use variant::{
 use serde::{Serialize, de::DeserializeOwned};
 
 use crate::arith::Real;
+use crate::dtype::Rounding;
 use crate::error::Result;
 use crate::policy::Policy;
 
@@ -65,6 +74,36 @@ pub trait Op: Sized + Send + Sync + 'static {
     /// Names the argument, the expectation and what was given.
     fn check(params: &Self::Params, tensors: &Tensors) -> Result<Vec<OutSpec>>;
 
+    /// The op's name; [`Erased`] stands for the op of its params.
+    fn name(_params: &Self::Params) -> &'static str {
+        Self::NAME
+    }
+
+    /// Params of the op called `op`, which is this one, from JSON.
+    ///
+    /// # Errors
+    /// When they are not the op's.
+    fn parse(_op: &str, params: &serde_json::Value) -> Result<Self::Params> {
+        serde_json::from_value(params.clone())
+            .map_err(|e| crate::error::Error::arg(Self::NAME, "params", format!("{e} in {params}")))
+    }
+
+    /// The setup of a case under the default convention, and its outputs.
+    ///
+    /// # Errors
+    /// When the case is not the op's.
+    fn open(case: &crate::case::Case) -> Result<(Setup<Self>, Vec<OutSpec>)> {
+        let outputs = case.check::<Self>()?;
+        let params = case.params::<Self>()?;
+        let (policy, tensors) = (Self::policy(case.dtype), case.tensors.clone());
+        Ok((Setup { params, policy, tensors }, outputs))
+    }
+
+    /// Evaluates a setup in one of the arithmetics that ops are compiled for.
+    fn evaluate<R: Basis>(setup: &Setup<Self>, tile: &Tile) -> Vec<Out<R>> {
+        R::eval(Self::NAME, setup, tile)
+    }
+
     /// Evaluates the tile's elements, before the rounding of the output. Call [`Op::check`] first.
     fn eval<R: Real>(
         params: &Self::Params,
@@ -84,9 +123,21 @@ pub trait Op: Sized + Send + Sync + 'static {
         Vec::new()
     }
 
+    /// What else the residual tells about an output that is wrong, in a few words each: for the text of a
+    /// finding.
+    fn evidence(_params: &Self::Params, _residual: &Residual<'_>) -> Vec<String> {
+        Vec::new()
+    }
+
     /// The policy of an implementation that stores `dtype` and rounds nothing inside.
     fn policy(dtype: crate::Dtype) -> Policy {
         Policy::stored_as(dtype)
+    }
+
+    /// The rounding with which output `index` (in the order of [`Op::check`]) is stored. All outputs of
+    /// an op have the same rows and columns, so that a tile means the same in each.
+    fn rounding(_params: &Self::Params, policy: &Policy, _index: usize) -> Rounding {
+        policy.output
     }
 }
 
@@ -135,4 +186,8 @@ ops! {
     moe_experts::MoeExperts,
     all_reduce::AllReduce,
     all_gather::AllGather,
+    add_rms_norm::AddRmsNorm,
+    qk_norm_rope::QkNormRope,
+    attention_paged::AttentionPaged,
+    kv_store::KvStore,
 }

@@ -32,7 +32,7 @@ impl<O: Op> Clone for Setup<O> {
 impl<O: Op> Setup<O> {
     /// Evaluates a tile in the default floating-point environment.
     pub fn eval<R: Basis>(&self, tile: &Tile) -> Vec<Out<R>> {
-        R::eval(O::NAME, self, tile)
+        O::evaluate(self, tile)
     }
 }
 
@@ -54,6 +54,8 @@ pub struct Choice<O: Op> {
     pub value: &'static str,
     /// Legitimate only in a framework's eager forward (for a kernel it is at best a fault).
     pub framework_only: bool,
+    /// Few implementations do it: tried when no common choice explains the output.
+    pub rare: bool,
     /// How to get there from the default.
     pub edit: Edit<O>,
 }
@@ -69,7 +71,8 @@ pub struct Knob<O: Op> {
 impl<O: Op> Knob<O> {
     /// A knob whose first choice changes nothing.
     pub fn new(name: &'static str, default: &'static str) -> Self {
-        let first = Choice { value: default, framework_only: false, edit: Arc::new(|_| {}) };
+        let edit: Edit<O> = Arc::new(|_| {});
+        let first = Choice { value: default, framework_only: false, rare: false, edit };
         Knob { name, choices: vec![first] }
     }
 
@@ -80,6 +83,17 @@ impl<O: Op> Knob<O> {
         edit: impl Fn(&mut Setup<O>) + Send + Sync + 'static,
     ) -> Self {
         self.choice(value, false, edit)
+    }
+
+    /// Adds a choice that is legitimate anywhere but that few implementations make.
+    pub fn or_rarely(
+        self,
+        value: &'static str,
+        edit: impl Fn(&mut Setup<O>) + Send + Sync + 'static,
+    ) -> Self {
+        let mut knob = self.choice(value, false, edit);
+        knob.choices.last_mut().expect("just added").rare = true;
+        knob
     }
 
     /// Adds a choice that is legitimate in a framework's eager forward only.
@@ -97,7 +111,7 @@ impl<O: Op> Knob<O> {
         framework_only: bool,
         edit: impl Fn(&mut Setup<O>) + Send + Sync + 'static,
     ) -> Self {
-        self.choices.push(Choice { value, framework_only, edit: Arc::new(edit) });
+        self.choices.push(Choice { value, framework_only, rare: false, edit: Arc::new(edit) });
         self
     }
 }

@@ -4,16 +4,18 @@ use std::path::PathBuf;
 use std::time::Instant;
 
 use anyhow::{Context, bail};
-use assay_hip::Kernel;
+use assay_hip::{Backend, Kernel};
 use clap::{Args, ValueEnum};
 use rayon::prelude::*;
 use serde::Serialize;
 
-use super::{FINDINGS, JsonArgs, PASS, SKIPPED, progress};
+use super::{FINDINGS, HtmlArgs, JsonArgs, JunitArgs, PASS, SKIPPED, progress, replay};
 use crate::families::Values;
 use crate::judge::Verdict;
+use crate::ledger::{self, Entry};
 use crate::mutants::{self, Edit, EditReport};
-use crate::report::{Envelope, text, write_json};
+use crate::replay::Bench;
+use crate::report::{Envelope, html, junit, text, write_json};
 use crate::suite::{self, KernelReport, Profile};
 
 /// What to check.
@@ -40,8 +42,21 @@ pub(super) struct CheckArgs {
     /// With --mutants: only this many of them, drawn by the seed
     #[arg(long, value_name = "N", requires = "mutants", value_parser = clap::value_parser!(u32).range(1..))]
     sample: Option<u32>,
+    /// Append an entry for each kernel to this ledger, which `assay gate` reads (docs/ledger.md)
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["mutant", "mutants"])]
+    ledger: Option<PathBuf>,
+    /// Save the smallest failing case of each failing kernel to this folder, shrunk, for `assay replay`
+    #[arg(long, value_name = "FOLDER", conflicts_with_all = ["mutant", "mutants"])]
+    save: Option<PathBuf>,
+    /// With --save: keep the case as the suite made it
+    #[arg(long, requires = "save")]
+    no_shrink: bool,
     #[command(flatten)]
     json: JsonArgs,
+    #[command(flatten)]
+    junit: JunitArgs,
+    #[command(flatten)]
+    html: HtmlArgs,
 }
 
 /// What runs the kernels.
@@ -66,6 +81,17 @@ struct MutantsBody {
 pub(super) fn run(args: &CheckArgs) -> anyhow::Result<u8> {
     let start = Instant::now();
     args.json.check()?;
+    args.junit.check()?;
+    if let Some(path) = &args.ledger {
+        ledger::check_writable(path)?;
+    }
+    if let Some(folder) = &args.save {
+        replay::prepare(folder)?;
+    }
+    args.html.check()?;
+    if args.html.html.is_some() && (args.mutants || args.mutant.is_some()) {
+        bail!("--html reports a check of kernels, not of mutants");
+    }
     let kernels = selected(&args.kernel)?;
     if args.mutants {
         let edits: Vec<Edit> = mutants::edits()?
@@ -89,7 +115,7 @@ pub(super) fn run(args: &CheckArgs) -> anyhow::Result<u8> {
     run_kernels(args, &kernels, start)
 }
 
-fn selected(names: &[String]) -> anyhow::Result<Vec<&'static Kernel>> {
+pub(super) fn selected(names: &[String]) -> anyhow::Result<Vec<&'static Kernel>> {
     if names.is_empty() {
         return Ok(assay_hip::kernels().iter().collect());
     }
@@ -121,6 +147,7 @@ fn run_kernels(args: &CheckArgs, kernels: &[&Kernel], start: Instant) -> anyhow:
         );
     }
     let bar = progress::bar(kernels.iter().map(|k| suite::steps(k, args.seed)).sum());
+    progress::show_searches(&bar);
     let mut reports = Vec::new();
     for kernel in kernels {
         bar.set_message(kernel.name);
@@ -145,6 +172,20 @@ fn run_kernels(args: &CheckArgs, kernels: &[&Kernel], start: Instant) -> anyhow:
         text::check(&reports),
         args.seed
     ));
+    args.html.write(|| {
+        let subject =
+            args.source.as_ref().map_or("built-in sources".into(), |s| s.display().to_string());
+        let line =
+            format!("{subject}, seed {}, {hypotheses} hypotheses, {seconds:.1} s", args.seed);
+        html::check(&reports, line).render()
+    })?;
+    if code == FINDINGS {
+        save(args, kernels, source.as_deref(), &reports)?;
+    }
+    args.junit.write("assay check", start, || junit::check(&reports))?;
+    if let Some(path) = &args.ledger {
+        record(path, args, kernels, source.as_deref(), &reports)?;
+    }
     if let Some(path) = &args.json.json {
         let body = CheckBody { kernels: reports };
         write_json(path, &Envelope::new("check", result, Some(args.seed), seconds, body))?;
@@ -152,8 +193,56 @@ fn run_kernels(args: &CheckArgs, kernels: &[&Kernel], start: Instant) -> anyhow:
     Ok(code)
 }
 
+/// Saves a case of each failing kernel, or says how to.
+fn save(
+    args: &CheckArgs,
+    kernels: &[&Kernel],
+    source: Option<&str>,
+    reports: &[KernelReport],
+) -> anyhow::Result<()> {
+    let Some(folder) = &args.save else {
+        args.json.say("`--save FOLDER` keeps the smallest failing case for `assay replay`\n");
+        return Ok(());
+    };
+    for (kernel, report) in kernels.iter().zip(reports) {
+        let bench = || match args.subject {
+            Subject::Emu => Bench::emulated(kernel, source.unwrap_or(kernel.source)),
+            Subject::Hip => Bench::device(kernel),
+        };
+        replay::save(folder, report, bench, args.seed, !args.no_shrink)?;
+    }
+    Ok(())
+}
+
+/// Appends an entry for each report that verified something.
+fn record(
+    path: &std::path::Path,
+    args: &CheckArgs,
+    kernels: &[&Kernel],
+    source: Option<&str>,
+    reports: &[KernelReport],
+) -> anyhow::Result<()> {
+    let mut entries = Vec::new();
+    for (kernel, report) in kernels.iter().zip(reports) {
+        if matches!(report.judgement.verdict, Verdict::Skipped { .. }) {
+            continue;
+        }
+        let identity = match args.subject {
+            Subject::Emu => ledger::emulated(kernel, source.unwrap_or(kernel.source))?,
+            Subject::Hip => Backend::device()?.identity(kernel)?,
+        };
+        entries.extend(Entry::of(report, identity, args.seed));
+    }
+    let added = entries.len();
+    let ledger = ledger::append(path, entries)?;
+    let (of, head) = (ledger.entries().len(), ledger.head());
+    args.json
+        .say(&format!("{}: {added} entries added, {of} in all, head {head}\n", path.display()));
+    Ok(())
+}
+
 /// Exit code and result: findings first; a kernel that was not verified is never a pass.
-fn outcome(reports: &[KernelReport]) -> (u8, &'static str) {
+pub(super) fn outcome(reports: &[KernelReport]) -> (u8, &'static str) {
     let failing = |v: &Verdict| matches!(v, Verdict::Fail { .. } | Verdict::Unexplained { .. });
     if reports.iter().any(|r| failing(&r.judgement.verdict)) {
         (FINDINGS, "findings")
@@ -192,6 +281,7 @@ fn finish_edits(args: &CheckArgs, reports: Vec<EditReport>, start: Instant) -> a
     let seconds = start.elapsed().as_secs_f64();
     let good = reports.iter().all(EditReport::is_good);
     args.json.say(&text::mutants(&reports));
+    args.junit.write("assay check --mutants", start, || junit::mutants(&reports))?;
     if let Some(path) = &args.json.json {
         let result = if good { "pass" } else { "findings" };
         let body = MutantsBody { edits: reports };

@@ -2,8 +2,11 @@
 
 mod check;
 mod diff;
+mod gate;
 mod list;
+mod power;
 mod progress;
+mod replay;
 mod run;
 
 use std::io::Write;
@@ -12,6 +15,8 @@ use std::process::ExitCode;
 
 use assay_reference::arith::fenv::DefaultEnv;
 use clap::{Args, Parser, Subcommand};
+
+use crate::report;
 
 /// Exit code: everything verified passed.
 pub const PASS: u8 = 0;
@@ -55,6 +60,12 @@ enum Command {
     Run(Box<run::RunArgs>),
     /// Diff a recorded trace against the reference, op by op, on the trace's own inputs
     Diff(diff::DiffArgs),
+    /// Measure what the suite catches and how often it raises a false alarm, beside other criteria
+    Power(power::PowerArgs),
+    /// Ask a ledger whether the kernels that a service needs passed, as they are now
+    Gate(gate::GateArgs),
+    /// Repeat the judgement of a saved case, or run a kernel on it
+    Replay(replay::ReplayArgs),
     /// List ops, their variants, kernels, presets, mutants or finding codes
     List(list::ListArgs),
 }
@@ -75,12 +86,63 @@ impl JsonArgs {
 
     /// Checks that the report can be written, before the work is done.
     fn check(&self) -> anyhow::Result<()> {
-        self.json.as_deref().map_or(Ok(()), crate::report::check_writable)
+        self.json.as_deref().map_or(Ok(()), report::check_writable)
     }
 
     /// Prints text for people to the stream that is theirs.
     fn say(&self, text: &str) {
         say(text, self.takes_stdout());
+    }
+}
+
+/// Where the JUnit report goes.
+#[derive(Debug, Args)]
+struct JunitArgs {
+    /// Write a JUnit XML report to this file
+    #[arg(long, value_name = "FILE")]
+    junit: Option<PathBuf>,
+}
+
+impl JunitArgs {
+    /// Checks that the report can be written, before the work is done.
+    fn check(&self) -> anyhow::Result<()> {
+        self.junit.as_deref().map_or(Ok(()), report::check_writable)
+    }
+
+    /// Writes the cases of `command`, if a report is wanted.
+    fn write(
+        &self,
+        command: &str,
+        start: std::time::Instant,
+        cases: impl FnOnce() -> Vec<report::junit::TestCase>,
+    ) -> anyhow::Result<()> {
+        let Some(path) = &self.junit else { return Ok(()) };
+        report::junit::write(path, command, start.elapsed().as_secs_f64(), &cases())
+    }
+}
+
+/// Where the HTML report goes.
+#[derive(Debug, Args)]
+struct HtmlArgs {
+    /// Write an HTML report to this file: one self-contained page, for sharing
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
+}
+
+impl HtmlArgs {
+    /// Checks that the report can be written, before the work is done.
+    fn check(&self) -> anyhow::Result<()> {
+        match self.html.as_deref() {
+            Some(path) if path == std::path::Path::new("-") => {
+                anyhow::bail!("--html needs a file: standard output has the text")
+            }
+            path => path.map_or(Ok(()), crate::report::check_writable),
+        }
+    }
+
+    /// Writes the page, if one was asked for.
+    fn write(&self, page: impl FnOnce() -> String) -> anyhow::Result<()> {
+        self.html.as_deref().map_or(Ok(()), |path| crate::report::write_text(path, &page()))
     }
 }
 
@@ -142,6 +204,9 @@ fn dispatch(cli: Cli) -> anyhow::Result<u8> {
         Command::Check(args) => check::run(&args),
         Command::Run(args) => run::run(&args),
         Command::Diff(args) => diff::run(&args),
+        Command::Power(args) => power::run(&args),
+        Command::Gate(args) => gate::run(&args),
+        Command::Replay(args) => replay::run(&args),
         Command::List(args) => list::run(&args),
     })
 }

@@ -13,7 +13,7 @@ const OUTLIER: (&str, bool) = ("outlier", false);
 const SPECIAL: (&str, bool) = ("special", true);
 
 /// (M, N, K, bias).
-type Dims = (usize, usize, usize, bool);
+pub(super) type Dims = (usize, usize, usize, bool);
 
 pub(super) fn cases(seed: u64) -> Vec<Generated> {
     let mut out = Vec::new();
@@ -79,7 +79,7 @@ fn build(
     generated("matmul", family, &label(d), seed, json!({}), Dtype::Bf16, t)
 }
 
-fn unit(d: Dims, seed: u64, sd: f64) -> Generated {
+pub(super) fn unit(d: Dims, seed: u64, sd: f64) -> Generated {
     let mut v = Values::new(seed, &format!("matmul unit {} {sd}", label(d)));
     let (m, n, k, _) = d;
     let (x, w) = (v.normals(m * k, sd), v.normals(n * k, 1.0 / (k as f64).sqrt()));
@@ -92,7 +92,7 @@ fn unit(d: Dims, seed: u64, sd: f64) -> Generated {
 }
 
 /// Sparse rows of small integers: |y| <= 256, so bf16 holds every result and f32 every partial sum.
-fn exact(d: Dims, seed: u64) -> Generated {
+pub(super) fn exact(d: Dims, seed: u64) -> Generated {
     let (m, n, k, _) = d;
     let mut v = Values::new(seed, &format!("matmul exact {}", label(d)));
     let mut x = vec![0.0; m * k];
@@ -116,7 +116,7 @@ fn exact(d: Dims, seed: u64) -> Generated {
 
 /// Odd integers between 256 and 512: bf16 holds only the even ones, so every result is a tie, half of
 /// them toward an odd significand.
-fn ties(d: Dims, seed: u64) -> Generated {
+pub(super) fn ties(d: Dims, seed: u64) -> Generated {
     let (m, n, k, _) = d;
     let mut v = Values::new(seed, &format!("matmul ties {}", label(d)));
     let mut x = vec![0.0; m * k];
@@ -140,7 +140,7 @@ fn ties(d: Dims, seed: u64) -> Generated {
 }
 
 /// NaN, infinities, subnormals in weights and bias: one kind a column; sums that overflow.
-fn special_weights(d: Dims, seed: u64) -> Generated {
+pub(super) fn special_weights(d: Dims, seed: u64) -> Generated {
     let (m, n, k, _) = d;
     let mut v = Values::new(seed, &format!("matmul special weights {}", label(d)));
     let mut x: Vec<f64> = v.normals(m * k, 1.0);
@@ -179,7 +179,7 @@ fn special_weights(d: Dims, seed: u64) -> Generated {
 }
 
 /// One channel at 26 times the rms and biases up to 147, as in released checkpoints.
-fn outlier(d: Dims, seed: u64) -> Generated {
+pub(super) fn outlier(d: Dims, seed: u64) -> Generated {
     let (m, n, k, _) = d;
     let mut v = Values::new(seed, &format!("matmul outlier {}", label(d)));
     let mut x = v.normals(m * k, 1.0);
@@ -195,7 +195,7 @@ fn outlier(d: Dims, seed: u64) -> Generated {
 }
 
 /// NaN, infinities, subnormals, huge values: one kind a row, so that rows tell them apart.
-fn special(d: Dims, seed: u64) -> Generated {
+pub(super) fn special(d: Dims, seed: u64) -> Generated {
     let (m, n, k, _) = d;
     let mut v = Values::new(seed, &format!("matmul special {}", label(d)));
     let mut x = v.normals(m * k, 1.0);

@@ -8,10 +8,28 @@
 //!
 //! Unit-scale random data alone is how wrong kernels pass.
 
+mod add_rms_norm;
+mod argmax;
 mod attention;
+mod attention_paged;
+mod attention_small;
+mod collectives;
+mod composites;
+mod draft;
+mod elementwise;
+mod embedding;
+mod examples_quantised;
 mod gptq_dequant;
+mod kv_store;
 mod matmul;
+mod matmul_small;
+mod moe_experts;
+mod moe_route;
+mod qk_norm_rope;
 mod quantised;
+mod rms_norm;
+mod rope;
+mod softmax;
 mod values;
 
 use assay_reference::ops::{Op, Tensors};
@@ -31,12 +49,68 @@ pub struct Generated {
     pub structured: bool,
 }
 
-/// All cases of an op for a kernel's check; empty when the op has no families yet.
+/// All cases of an op, with sizes on both sides of every limit; of an op that a kernel implements, those
+/// that the kernels' contracts allow. Empty for an unknown op.
 pub fn cases(op: &str, seed: u64) -> Vec<Generated> {
     match op {
         "matmul" => matmul::cases(seed),
         "attention" => attention::cases(seed),
         "gptq_dequant" => gptq_dequant::cases(seed),
+        "add_rms_norm" => add_rms_norm::cases(seed),
+        "qk_norm_rope" => qk_norm_rope::cases(seed),
+        "attention_paged" => attention_paged::cases(seed),
+        "kv_store" => kv_store::cases(seed),
+        "embedding" => embedding::cases(seed),
+        "rms_norm" => rms_norm::cases(seed),
+        "awq_dequant" => quantised::dequant::awq::cases(seed),
+        "ct_dequant" => quantised::dequant::ct::cases(seed),
+        "fp8_dequant" => quantised::dequant::fp8::cases(seed),
+        "gptq_gemm" => quantised::gemm::cases("gptq_gemm", seed),
+        "awq_gemm" => quantised::gemm::cases("awq_gemm", seed),
+        "ct_gemm" => quantised::gemm::cases("ct_gemm", seed),
+        "fp8_gemm" => quantised::gemm::cases("fp8_gemm", seed),
+        "rope" => rope::cases(seed),
+        "softmax" => softmax::cases(seed),
+        "silu_mul" => elementwise::silu_mul::cases(seed),
+        "add" => elementwise::add::cases(seed),
+        "argmax" => argmax::cases(seed),
+        "moe_route" => moe_route::cases(seed),
+        "moe_experts" => moe_experts::cases(seed),
+        "all_reduce" => collectives::all_reduce::cases(seed),
+        "all_gather" => collectives::all_gather::cases(seed),
+        _ => Vec::new(),
+    }
+}
+
+/// Small cases of an op that together show every catalogued fault: for whoever judges many subjects.
+/// They are not limited to what a kernel's contract allows. Empty for an unknown op.
+pub fn power_cases(op: &str, seed: u64) -> Vec<Generated> {
+    match op {
+        "matmul" => matmul_small::cases(seed),
+        "attention" => attention_small::cases(seed),
+        "gptq_dequant" => quantised::dequant::gptq(seed),
+        "embedding" => embedding::small(seed),
+        "rms_norm" => rms_norm::small(seed),
+        "awq_dequant" => quantised::dequant::awq::small(seed),
+        "ct_dequant" => quantised::dequant::ct::small(seed),
+        "fp8_dequant" => quantised::dequant::fp8::small(seed),
+        "gptq_gemm" => quantised::gemm::small("gptq_gemm", seed),
+        "awq_gemm" => quantised::gemm::small("awq_gemm", seed),
+        "ct_gemm" => quantised::gemm::small("ct_gemm", seed),
+        "fp8_gemm" => quantised::gemm::small("fp8_gemm", seed),
+        "rope" => rope::small(seed),
+        "softmax" => softmax::small(seed),
+        "silu_mul" => elementwise::silu_mul::small(seed),
+        "add" => elementwise::add::small(seed),
+        "argmax" => argmax::small(seed),
+        "moe_route" => moe_route::small(seed),
+        "moe_experts" => moe_experts::small(seed),
+        "all_reduce" => collectives::all_reduce::small(seed),
+        "all_gather" => collectives::all_gather::small(seed),
+        "add_rms_norm" => add_rms_norm::cases(seed),
+        "qk_norm_rope" => qk_norm_rope::cases(seed),
+        "attention_paged" => attention_paged::cases(seed),
+        "kv_store" => kv_store::cases(seed),
         _ => Vec::new(),
     }
 }
@@ -70,11 +144,10 @@ pub fn examples<O: Op>() -> Vec<(O::Params, Tensors)> {
     examples_of(O::NAME).into_iter().filter_map(parse).collect()
 }
 
-/// Those examples that the kernels' contracts allow: a kernel that takes no window cannot show what is
-/// wrong with one.
-pub fn kernel_examples<O: Op>() -> Vec<(O::Params, Tensors)> {
-    let parse = |(params, tensors)| Some((serde_json::from_value(params).ok()?, tensors));
-    let within = |params: &Value| match O::NAME {
+/// The examples of `op`, of which `O` is the type or which it stands for, that the kernels' contracts
+/// allow: a kernel that takes no window cannot show what is wrong with one.
+pub fn kernel_examples<O: Op>(op: &str) -> Vec<(O::Params, Tensors)> {
+    let within = |params: &Value| match op {
         "matmul" => params.get("row_parallel").is_none() && params.get("alpha").is_none(),
         "attention" => params.get("window").is_none(),
         "gptq_dequant" => params.get("bits").is_none_or(|bits| *bits == 4),
@@ -82,7 +155,8 @@ pub fn kernel_examples<O: Op>() -> Vec<(O::Params, Tensors)> {
     };
     // The kernels are of bf16: what an f16 model can have wrong is not theirs.
     let dtype = |tensors: &Tensors| tensors.get("x").or(tensors.get("q")).map(Tensor::dtype);
-    examples_of(O::NAME)
+    let parse = |(params, tensors)| Some((O::parse(op, &params).ok()?, tensors));
+    examples_of(op)
         .into_iter()
         .filter(|(params, tensors)| within(params) && dtype(tensors) != Some(Dtype::F16))
         .filter_map(parse)
@@ -121,7 +195,10 @@ fn examples_of(op: &str) -> Vec<(Value, Tensors)> {
                 .collect()
         }
         "gptq_dequant" | "awq_dequant" | "ct_dequant" | "fp8_dequant" | "gptq_gemm"
-        | "awq_gemm" | "ct_gemm" | "fp8_gemm" => quantised::examples(op),
+        | "awq_gemm" | "ct_gemm" | "fp8_gemm" => examples_quantised::examples(op),
+        "add_rms_norm" | "qk_norm_rope" | "attention_paged" | "kv_store" => {
+            composites::examples(op)
+        }
         "rope" => {
             let positions = Tensor::from_i32(&[2], &[5, 32_769]);
             let tensors = || vec![("x", ones(&[2, 1, 64])), ("positions", positions.clone())];

@@ -1,8 +1,10 @@
 //! Acceptance, element by element: o in [rnd(y - e), rnd(y + e)].
 
+use assay_reference::Rounding;
 use assay_reference::arith::{Ball, math};
 use assay_reference::ops::{Op, Setup, Tile};
-use assay_reference::{Policy, Rounding};
+
+use super::picture::{Histogram, bin};
 
 /// Elements times hypotheses that one run's false-alarm budget is spread over.
 const COMPARISONS: f64 = 2e7;
@@ -23,11 +25,22 @@ pub(super) struct Expected {
     pub(super) hi: Vec<f64>,
 }
 
-/// Evaluates the bound of a setup on a tile, in the arithmetic that the case is held to.
-pub(super) fn expect<O: Op>(setup: &Setup<O>, arithmetic: Arithmetic, tile: &Tile) -> Expected {
+/// Evaluates the bound of one output of a setup on a tile, in the arithmetic that the case is held to.
+pub(super) fn expect<O: Op>(
+    setup: &Setup<O>,
+    output: usize,
+    arithmetic: Arithmetic,
+    tile: &Tile,
+) -> Expected {
+    let (lambda, rounding) =
+        (setup.policy.lambda, O::rounding(&setup.params, &setup.policy, output));
     match arithmetic {
-        Arithmetic::F32 => intervals(setup.eval::<Ball<24>>(tile).remove(0).data, &setup.policy),
-        Arithmetic::F64 => intervals(setup.eval::<Ball<53>>(tile).remove(0).data, &setup.policy),
+        Arithmetic::F32 => {
+            intervals(setup.eval::<Ball<24>>(tile).swap_remove(output).data, lambda, rounding)
+        }
+        Arithmetic::F64 => {
+            intervals(setup.eval::<Ball<53>>(tile).swap_remove(output).data, lambda, rounding)
+        }
     }
 }
 
@@ -40,7 +53,7 @@ pub(super) enum Arithmetic {
     F64,
 }
 
-fn intervals<const P: i32>(out: Vec<Ball<P>>, policy: &Policy) -> Expected {
+fn intervals<const P: i32>(out: Vec<Ball<P>>, lambda: f64, output: Rounding) -> Expected {
     let n = out.len();
     let mut e = Expected {
         v: Vec::with_capacity(n),
@@ -49,14 +62,14 @@ fn intervals<const P: i32>(out: Vec<Ball<P>>, policy: &Policy) -> Expected {
         hi: Vec::with_capacity(n),
     };
     for b in out {
-        let radius = b.radius(policy.lambda);
+        let radius = b.radius(lambda);
         // A non-finite value is exact; a radius that is not finite says nothing is known.
         let known = b.v.is_finite() && radius > 0.0;
         let (lo, hi) = if known { (b.v - radius, b.v + radius) } else { (b.v, b.v) };
         e.v.push(b.v);
         e.radius.push(radius);
-        e.lo.push(policy.output.round(lo));
-        e.hi.push(policy.output.round(hi));
+        e.lo.push(output.round(lo));
+        e.hi.push(output.round(hi));
     }
     e
 }
@@ -78,6 +91,8 @@ pub struct Metrics {
     pub vague: usize,
     /// Mean log2(1 + 2 radius / ulp): how tight the hypothesis is.
     pub tightness: f64,
+    /// Elements by the size of their error.
+    pub histogram: Histogram,
 }
 
 impl Metrics {
@@ -92,14 +107,19 @@ impl Metrics {
     }
 }
 
+/// Whether an observed element is one that the oracle allows.
+pub(super) fn inside(o: f64, e: &Expected, i: usize) -> bool {
+    (e.lo[i] <= o && o <= e.hi[i]) || o == e.v[i] || (o.is_nan() && e.v[i].is_nan())
+}
+
 /// An element's error as a fraction of its budget (the radius before the output's rounding and the
 /// most that rounding can move a value): at most 1 inside [lo, hi], above 1 outside.
 pub(super) fn ratio(o: f64, e: &Expected, i: usize, output: Rounding) -> f64 {
-    let (v, lo, hi) = (e.v[i], e.lo[i], e.hi[i]);
+    let v = e.v[i];
     if o == v || (o.is_nan() && v.is_nan()) {
         return 0.0;
     }
-    let inside = lo <= o && o <= hi;
+    let inside = inside(o, e, i);
     let budget = if e.radius[i].is_finite() { e.radius[i] } else { 0.0 } + output.most(v);
     let ratio = match (o - v).abs() / budget {
         r if r.is_nan() => f64::INFINITY,
@@ -125,6 +145,7 @@ pub(super) fn compare(observed: &[f64], e: &Expected, output: Rounding, cols: us
             if r > m.worst {
                 (m.worst, m.at) = (r, i);
             }
+            m.histogram[bin(r)] += 1;
             let once = output.round(e.v[i]);
             m.equal += usize::from(once == observed[i] || (once.is_nan() && observed[i].is_nan()));
             // Beyond 1/64 of the row's scale and beyond what the output's own rounding hides.

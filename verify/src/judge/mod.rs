@@ -7,20 +7,29 @@
 
 mod accept;
 mod bias;
+pub mod drift;
+mod evidence;
 mod explain;
 mod faults;
+mod longer;
+pub mod panel;
 mod pattern;
+mod picture;
+mod progress;
 mod search;
+mod sieve;
 mod unseen;
 
 use std::sync::Arc;
 
-use assay_reference::ops::{self, Op, Scope, Visitor};
+use assay_reference::ops::{self, Erased, Scope};
 use assay_reference::qwen::Preset;
-use assay_reference::{Case, Dtype, Result, Tensor};
+use assay_reference::{Case, Dtype, Error, Result, Tensor};
 use serde::Serialize;
 
 pub use accept::{Metrics, lambda};
+pub use picture::{BINS, Histogram, Picture};
+pub use progress::{Searching, watch};
 
 use crate::finding::Finding;
 
@@ -53,7 +62,8 @@ pub struct Options {
 pub enum Unseen {
     /// None are looked for.
     Nothing,
-    /// Those that apply to the cases' shapes: for recordings, whose shapes are what they are.
+    /// Those that apply to the cases' shapes, or would to a longer sequence: for recordings, whose
+    /// shapes are what they are.
     Applicable,
     /// All of the catalogue.
     Catalogue,
@@ -139,6 +149,11 @@ pub struct Judgement {
     pub hypotheses: usize,
     /// Runs whose inputs leave too much uncertain: they are no evidence for the pass.
     pub ill_conditioned: Vec<String>,
+    /// Elements by the size of their error, under the same conventions as `worst`.
+    pub histogram: Histogram,
+    /// Where the error of the most telling run sits.
+    #[serde(skip)]
+    pub picture: Option<Picture>,
 }
 
 impl Judgement {
@@ -152,40 +167,70 @@ impl Judgement {
             equal_share: 0.0,
             hypotheses: 0,
             ill_conditioned: Vec::new(),
+            histogram: Histogram::default(),
+            picture: None,
         }
     }
 }
 
-/// Judges the runs of one subject, all of the op named `op`.
+/// Judges the runs of one subject, all of the op named `op` and of its first output.
 ///
 /// # Errors
 /// When the op is unknown, or a case or output is not the op's.
 pub fn judge(op: &str, runs: &[Observation], options: Options) -> Result<Judgement> {
-    ops::visit(op, Judge { runs, options })
-        .unwrap_or_else(|| Err(assay_reference::Error::Request(format!("unknown op `{op}`"))))
+    judge_one(op, None, runs, options)
 }
 
-struct Judge<'a> {
-    runs: &'a [Observation],
+/// Judges runs that hold the op's output of that name: each output of an op has its own verdict.
+///
+/// # Errors
+/// As [`judge`], and when the op has no such output.
+pub fn judge_output(
+    op: &str,
+    output: &str,
+    runs: &[Observation],
     options: Options,
+) -> Result<Judgement> {
+    judge_one(op, Some(output), runs, options)
 }
 
-impl Visitor for Judge<'_> {
-    type Out = Result<Judgement>;
+/// Judges each output by itself, in the order given.
+///
+/// # Errors
+/// As [`judge_output`].
+pub fn judge_outputs<'n>(
+    op: &str,
+    runs: &[(&'n str, Vec<Observation>)],
+    options: Options,
+) -> Result<Vec<(&'n str, Judgement)>> {
+    runs.iter()
+        .map(|(output, runs)| Ok((*output, judge_output(op, output, runs, options)?)))
+        .collect()
+}
 
-    fn visit<O: Op>(self) -> Result<Judgement> {
-        if self.runs.is_empty() {
-            return Ok(Judgement::skipped("no case was run"));
-        }
-        // The bound's arithmetic is the subject's: f64 outputs come from f64 arithmetic.
-        let f64_runs = self.runs.iter().filter(|r| r.case.dtype == Dtype::F64).count();
-        if f64_runs > 0 && f64_runs < self.runs.len() {
-            return Err(assay_reference::Error::Request(
-                "runs of f64 and of narrower dtypes are judged apart".into(),
-            ));
-        }
-        search::run::<O>(self.runs, self.options)
+/// `output` is the op's first where `None`.
+fn judge_one(
+    op: &str,
+    output: Option<&str>,
+    runs: &[Observation],
+    options: Options,
+) -> Result<Judgement> {
+    if !ops::NAMES.contains(&op) {
+        return Err(Error::Request(format!("unknown op `{op}`")));
     }
+    if runs.is_empty() {
+        return Ok(Judgement::skipped("no case was run"));
+    }
+    if let Some(other) = runs.iter().find(|r| r.case.op != op) {
+        let what = format!("a case of `{}` is not one of `{op}`", other.case.op);
+        return Err(Error::Request(what));
+    }
+    // The bound's arithmetic is the subject's: f64 outputs come from f64 arithmetic.
+    let f64_runs = runs.iter().filter(|r| r.case.dtype == Dtype::F64).count();
+    if f64_runs > 0 && f64_runs < runs.len() {
+        return Err(Error::Request("runs of f64 and of narrower dtypes are judged apart".into()));
+    }
+    search::run::<Erased>(runs, output, options)
 }
 
 /// The observed output with every element that the closest convention does not allow replaced by the
@@ -194,20 +239,5 @@ impl Visitor for Judge<'_> {
 /// # Errors
 /// As [`judge`].
 pub fn reference_output(run: &Observation, options: Options) -> Result<Tensor> {
-    ops::visit(&run.case.op, Reference { run, options }).unwrap_or_else(|| {
-        Err(assay_reference::Error::Request(format!("unknown op `{}`", run.case.op)))
-    })
-}
-
-struct Reference<'a> {
-    run: &'a Observation,
-    options: Options,
-}
-
-impl Visitor for Reference<'_> {
-    type Out = Result<Tensor>;
-
-    fn visit<O: Op>(self) -> Result<Tensor> {
-        search::corrected::<O>(self.run, self.options)
-    }
+    search::corrected::<Erased>(run, options)
 }

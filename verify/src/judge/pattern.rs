@@ -2,10 +2,10 @@
 
 use assay_reference::ops::Op;
 
-use super::Verdict;
 use super::accept::{Expected, ratio};
 use super::explain::Subject;
-use super::search::{Run, closest, label};
+use super::search::{Run, label, near};
+use super::{Verdict, evidence};
 
 /// Describes the error of the smallest of the runs `open`, against its closest convention.
 pub(super) fn unexplained<O: Op>(subject: &Subject<'_, O>, open: &[usize]) -> Verdict {
@@ -13,7 +13,7 @@ pub(super) fn unexplained<O: Op>(subject: &Subject<'_, O>, open: &[usize]) -> Ve
     let Some(&i) = open.iter().min_by_key(|&&i| (runs[i].observed.len(), i)) else {
         return Verdict::Unexplained { pattern: "no run failed".into() };
     };
-    let (index, e, m) = closest::<O>(&runs[i], subject.conventions);
+    let (index, e, m) = near::<O>(&runs[i], &subject.baselines[i], subject.conventions);
     let mut text = runs[i].describe(&e, &m);
     if index > 0 {
         text += &format!("; closest convention: {}", label(&subject.conventions[index]));
@@ -21,7 +21,8 @@ pub(super) fn unexplained<O: Op>(subject: &Subject<'_, O>, open: &[usize]) -> Ve
     if m.is_vague() {
         return Verdict::IllConditioned { where_: text };
     }
-    Verdict::Unexplained { pattern: format!("{text}; {}", shape(&runs[i], &e)) }
+    let figures = evidence::of(std::iter::once((&runs[i], &subject.conventions[index])));
+    Verdict::Unexplained { pattern: format!("{text}; {}{figures}", shape(&runs[i], &e)) }
 }
 
 fn shape<O: Op>(run: &Run<'_, O>, e: &Expected) -> String {
@@ -34,7 +35,7 @@ fn shape<O: Op>(run: &Run<'_, O>, e: &Expected) -> String {
     }
     let cols = run.spec.cols();
     let wrong: Vec<usize> =
-        (0..o.len()).filter(|&i| ratio(o[i], e, i, run.base.policy.output) > 1.0).collect();
+        (0..o.len()).filter(|&i| ratio(o[i], e, i, run.rounding(&run.base)) > 1.0).collect();
     let nan = wrong.iter().filter(|&&i| !o[i].is_finite()).count();
     let zero = wrong.iter().filter(|&&i| o[i] == 0.0).count();
     let mut parts = vec![

@@ -1,11 +1,14 @@
 //! The search for the conventions that explain all runs of a subject.
 
 use assay_reference::ops::{Edit, Op, OutSpec, Scope, Setup, Tile};
-use assay_reference::{Dtype, Result, Tensor};
+use assay_reference::{Dtype, Result, Rounding, Tensor};
 use rayon::prelude::*;
 
 use super::accept::{Arithmetic, Expected, Metrics, compare, expect, lambda, ratio};
 use super::explain::Subject;
+use super::picture::{Histogram, Picture};
+use super::progress::Progress;
+use super::sieve::Sieve;
 use super::{Judgement, Observation, Options, Unseen, Verdict, bias, faults, unseen};
 use crate::finding::Finding;
 
@@ -14,37 +17,60 @@ pub(super) struct Convention<O: Op> {
     /// `knob=value` for every choice that is not the default; empty for the defaults.
     pub(super) label: String,
     pub(super) edits: Vec<Edit<O>>,
+    /// Whether one of the choices is rare: tried when no common convention explains every run.
+    pub(super) rare: bool,
 }
 
-/// All combinations of the knobs' allowed choices, the defaults first, then by number of changes; or
-/// the one of a preset, which is what the runs' setups then start from.
-fn conventions<O: Op>(run: &Run<'_, O>, options: Options) -> Vec<Convention<O>> {
+/// All combinations of the knobs' allowed choices, the defaults first, then the common ones by number of
+/// changes, then the rare ones; or the one of a preset, which is what the runs' setups then start from.
+pub(super) fn conventions<O: Op>(run: &Run<'_, O>, options: Options) -> Vec<Convention<O>> {
     if options.preset.is_some() {
-        return vec![Convention { label: run.preset.join(" "), edits: Vec::new() }];
+        let label = run.preset.join(" ");
+        return vec![Convention { label, edits: Vec::new(), rare: false }];
     }
     let (params, scope) = (&run.base.params, options.scope);
-    let mut all = vec![(0usize, Vec::<String>::new(), Vec::<Edit<O>>::new())];
+    let mut all = vec![Combination::<O>::default()];
     for knob in O::knobs(params) {
         let mut next = Vec::new();
-        for (changes, labels, edits) in &all {
+        for combination in &all {
             for (i, choice) in knob.choices.iter().enumerate() {
                 if choice.framework_only && scope == Scope::Kernel {
                     continue;
                 }
-                let (mut labels, mut edits) = (labels.clone(), edits.clone());
+                let mut more = combination.clone();
                 if i > 0 {
-                    labels.push(format!("{}={}", knob.name, choice.value));
-                    edits.push(choice.edit.clone());
+                    more.labels.push(format!("{}={}", knob.name, choice.value));
+                    more.edits.push(choice.edit.clone());
+                    more.rare |= choice.rare;
                 }
-                next.push((changes + usize::from(i > 0), labels, edits));
+                next.push(more);
             }
         }
         all = next;
     }
-    all.sort_by_key(|(changes, _, _)| *changes);
-    all.into_iter()
-        .map(|(_, labels, edits)| Convention { label: labels.join(" "), edits })
-        .collect()
+    all.sort_by_key(|c| (c.rare, c.edits.len()));
+    let named =
+        |c: Combination<O>| Convention { label: c.labels.join(" "), edits: c.edits, rare: c.rare };
+    all.into_iter().map(named).collect()
+}
+
+/// Choices of some knobs.
+struct Combination<O: Op> {
+    labels: Vec<String>,
+    edits: Vec<Edit<O>>,
+    rare: bool,
+}
+
+impl<O: Op> Default for Combination<O> {
+    fn default() -> Self {
+        Combination { labels: Vec::new(), edits: Vec::new(), rare: false }
+    }
+}
+
+impl<O: Op> Clone for Combination<O> {
+    fn clone(&self) -> Self {
+        Combination { labels: self.labels.clone(), edits: self.edits.clone(), rare: self.rare }
+    }
 }
 
 /// A run with what is needed to evaluate hypotheses on it.
@@ -56,16 +82,31 @@ pub(super) struct Run<'a, O: Op> {
     preset: Vec<String>,
     pub(super) observed: Vec<f64>,
     pub(super) spec: OutSpec,
+    /// Which of the op's outputs was observed.
+    output: usize,
 }
 
 impl<'a, O: Op> Run<'a, O> {
-    fn new(observation: &'a Observation, options: Options) -> Result<Self> {
+    pub(super) fn new(
+        observation: &'a Observation,
+        output: Option<&str>,
+        options: Options,
+    ) -> Result<Self> {
         let case = &observation.case;
-        let spec = case.check::<O>()?.remove(0);
+        let (mut base, mut specs) = O::open(case)?;
+        let named = |name: &str| {
+            specs.iter().position(|s| s.name == name).ok_or_else(|| {
+                let known: Vec<_> = specs.iter().map(|s| s.name).collect();
+                let what = format!("is no output of this op: {}", known.join(", "));
+                assay_reference::Error::arg(O::name(&base.params), name, what)
+            })
+        };
+        let which = output.map_or(Ok(0), named)?;
+        let spec = specs.swap_remove(which);
         let output = &observation.output;
         if output.len() != spec.shape.iter().product::<usize>() {
             return Err(assay_reference::Error::arg(
-                O::NAME,
+                O::name(&base.params),
                 spec.name,
                 format!(
                     "{}: expected shape {:?}, got {:?}",
@@ -75,16 +116,14 @@ impl<'a, O: Op> Run<'a, O> {
                 ),
             ));
         }
-        let mut policy = O::policy(case.dtype);
-        policy.lambda = if observation.structured { f64::INFINITY } else { lambda() };
-        let tensors = case.tensors.clone();
-        let mut base = Setup { params: case.params::<O>()?, policy, tensors };
+        base.policy.lambda = if observation.structured { f64::INFINITY } else { lambda() };
         let preset = options.preset.map(|p| p.edit(&mut base)).unwrap_or_default();
         let arithmetic = match case.dtype {
             Dtype::F64 => Arithmetic::F64,
             _ => Arithmetic::F32,
         };
-        Ok(Run { observation, base, arithmetic, preset, observed: output.to_f64(), spec })
+        let observed = output.to_f64();
+        Ok(Run { observation, base, arithmetic, preset, observed, spec, output: which })
     }
 
     pub(super) fn setup(&self, edits: &[Edit<O>]) -> Setup<O> {
@@ -108,18 +147,33 @@ impl<'a, O: Op> Run<'a, O> {
         out
     }
 
+    /// The oracle's values of the observed output.
+    pub(super) fn values(&self, setup: &Setup<O>, tile: &Tile) -> Vec<f64> {
+        setup.eval::<f64>(tile).swap_remove(self.output).data
+    }
+
+    /// The bound of the observed output.
+    pub(super) fn expect(&self, setup: &Setup<O>, tile: &Tile) -> Expected {
+        expect(setup, self.output, self.arithmetic, tile)
+    }
+
+    /// How a setup stores the observed output.
+    pub(super) fn rounding(&self, setup: &Setup<O>) -> Rounding {
+        O::rounding(&setup.params, &setup.policy, self.output)
+    }
+
     /// Evaluates and compares a tile.
     pub(super) fn compare(&self, setup: &Setup<O>, tile: &Tile) -> (Expected, Metrics) {
-        let e = expect(setup, self.arithmetic, tile);
+        let e = self.expect(setup, tile);
         let cols = tile.cols_of(self.spec.cols()).len();
-        let m = compare(&self.observed(tile), &e, setup.policy.output, cols);
+        let m = compare(&self.observed(tile), &e, self.rounding(setup), cols);
         (e, m)
     }
 
-    /// Rows that tell hypotheses apart: those where the defaults err most, and both ends.
-    pub(super) fn tell_tale_rows(&self, e: &Expected) -> Tile {
+    /// Rows that tell hypotheses apart: those where the defaults err most, and these with both ends.
+    fn tell_tale_rows(&self, e: &Expected) -> (Vec<usize>, Tile) {
         let (rows, cols) = (self.spec.rows(), self.spec.cols());
-        let output = self.base.policy.output;
+        let output = self.rounding(&self.base);
         let worst = |r: usize| {
             (r * cols..(r + 1) * cols)
                 .map(|i| ratio(self.observed[i], e, i, output))
@@ -127,11 +181,12 @@ impl<'a, O: Op> Run<'a, O> {
         };
         let mut order: Vec<(usize, f64)> = (0..rows).map(|r| (r, worst(r))).collect();
         order.sort_by(|a, b| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0)));
-        let mut picked: Vec<usize> = order.iter().take(2).map(|(r, _)| *r).collect();
+        let worst: Vec<usize> = order.iter().take(2).map(|(r, _)| *r).collect();
+        let mut picked = worst.clone();
         picked.extend([0, rows - 1]);
         picked.sort_unstable();
         picked.dedup();
-        Tile { rows: Some(picked), cols: None }
+        (worst, Tile { rows: Some(picked), cols: None })
     }
 
     /// `label: 3 of 120 elements outside, worst at [1, 5]: expected 1.5, got 2.5 (40 x its budget)`.
@@ -147,35 +202,43 @@ impl<'a, O: Op> Run<'a, O> {
 
 /// What the first pass found for one run.
 pub(super) struct Baseline {
-    /// Metrics by convention; `None` where the tile already refused it.
+    /// Metrics by convention; `None` where it is refused or was not tried.
     pub(super) by_convention: Vec<Option<Metrics>>,
     /// Metrics of the defaults, accepted or not.
     pub(super) defaults: Metrics,
     /// Rows that refuse most wrong hypotheses.
     pub(super) tile: Tile,
+    /// The first look at them.
+    pub(super) sieve: Sieve,
+    /// Radius of the defaults, by element.
+    pub(super) radius: Vec<f64>,
 }
 
 impl Baseline {
+    /// Tries the common conventions.
     fn new<O: Op>(run: &Run<'_, O>, conventions: &[Convention<O>]) -> Baseline {
         let (expected, defaults) = run.compare(&run.base, &Tile::ALL);
-        let tile = run.tell_tale_rows(&expected);
-        let by_convention = conventions
-            .iter()
-            .enumerate()
-            .map(|(i, c)| {
-                let whole = if i == 0 {
-                    defaults
-                } else {
-                    let setup = run.setup(&c.edits);
-                    if !run.compare(&setup, &tile).1.accepted() {
-                        return None;
-                    }
-                    run.compare(&setup, &Tile::ALL).1
-                };
-                whole.accepted().then_some(whole)
-            })
-            .collect();
-        Baseline { by_convention, defaults, tile }
+        let (worst, tile) = run.tell_tale_rows(&expected);
+        let sieve = Sieve::new(run, worst, &expected);
+        let by_convention = vec![None; conventions.len()];
+        let radius = expected.radius;
+        let mut baseline = Baseline { by_convention, defaults, tile, sieve, radius };
+        baseline.by_convention[0] = defaults.accepted().then_some(defaults);
+        baseline.consider(run, conventions, false);
+        baseline
+    }
+
+    /// Tries the common conventions but the defaults, or the rare ones.
+    fn consider<O: Op>(&mut self, run: &Run<'_, O>, conventions: &[Convention<O>], rare: bool) {
+        for (i, c) in conventions.iter().enumerate().skip(1).filter(|(_, c)| c.rare == rare) {
+            let setup = run.setup(&c.edits);
+            let refused =
+                !self.sieve.passes(run, &setup) || !run.compare(&setup, &self.tile).1.accepted();
+            if !refused {
+                let whole = run.compare(&setup, &Tile::ALL).1;
+                self.by_convention[i] = whole.accepted().then_some(whole);
+            }
+        }
     }
 
     fn accepts(&self, convention: usize) -> bool {
@@ -187,22 +250,41 @@ impl Baseline {
     }
 }
 
-pub(super) fn run<O: Op>(runs: &[Observation], options: Options) -> Result<Judgement> {
-    let runs: Vec<Run<'_, O>> = runs.iter().map(|r| Run::new(r, options)).collect::<Result<_>>()?;
+pub(super) fn run<O: Op>(
+    runs: &[Observation],
+    output: Option<&str>,
+    options: Options,
+) -> Result<Judgement> {
+    let runs: Vec<Run<'_, O>> =
+        runs.iter().map(|r| Run::new(r, output, options)).collect::<Result<_>>()?;
     let conventions = conventions(&runs[0], options);
-    let baselines: Vec<Baseline> =
+    let mut baselines: Vec<Baseline> =
         runs.par_iter().map(|r| Baseline::new::<O>(r, &conventions)).collect();
+    let everywhere = |baselines: &[Baseline]| -> Vec<usize> {
+        (0..conventions.len()).filter(|&c| baselines.iter().all(|b| b.accepts(c))).collect()
+    };
+    let mut alive = everywhere(&baselines);
+    let common = conventions.iter().filter(|c| !c.rare).count();
+    let mut tried = common;
+    if alive.is_empty() && common < conventions.len() {
+        baselines
+            .par_iter_mut()
+            .zip(&runs)
+            .for_each(|(b, run)| b.consider(run, &conventions, true));
+        alive = everywhere(&baselines);
+        tried = conventions.len();
+    }
     let mut judgement = Judgement {
         verdict: Verdict::Skipped { reason: String::new() },
         runs: runs.len(),
         elements: runs.iter().map(|r| r.observed.len()).sum(),
         worst: 0.0,
         equal_share: 0.0,
-        hypotheses: runs.len() * conventions.len(),
+        hypotheses: runs.len() * tried,
         ill_conditioned: Vec::new(),
+        histogram: Histogram::default(),
+        picture: None,
     };
-    let alive: Vec<usize> =
-        (0..conventions.len()).filter(|&c| baselines.iter().all(|b| b.accepts(c))).collect();
     if let Some(&first) = alive.first() {
         let names = alive.iter().map(|&c| label(&conventions[c])).collect();
         explained::<O>(&mut judgement, &runs, &baselines, (first, &conventions[first]), options);
@@ -211,14 +293,31 @@ pub(super) fn run<O: Op>(runs: &[Observation], options: Options) -> Result<Judge
         }
         return Ok(judgement);
     }
-    let near: Vec<Metrics> = runs.par_iter().map(|r| closest::<O>(r, &conventions).2).collect();
+    let near: Vec<(usize, Metrics)> = runs
+        .par_iter()
+        .zip(&baselines)
+        .map(|(run, b)| {
+            let (convention, _, m) = near::<O>(run, b, &conventions);
+            (convention, m)
+        })
+        .collect();
+    if let Some(i) = (0..runs.len()).rev().max_by_key(|&i| near[i].1.outside) {
+        judgement.picture = Some(picture(&runs[i], &conventions[near[i].0]));
+    }
+    let near: Vec<Metrics> = near.into_iter().map(|(_, m)| m).collect();
+    judgement.histogram = histogram(&near);
     judgement.worst = near.iter().map(|m| m.worst).fold(0.0, f64::max);
     judgement.equal_share =
         near.iter().map(|m| m.equal).sum::<usize>() as f64 / judgement.elements as f64;
     judgement.verdict = if baselines.iter().all(Baseline::passes) {
         disagreement(&runs, &baselines, &conventions)
     } else {
-        let subject = Subject { runs: &runs, baselines: &baselines, conventions: &conventions };
+        let subject = Subject {
+            runs: &runs,
+            baselines: &baselines,
+            conventions: &conventions,
+            progress: Progress::new(O::name(&runs[0].base.params)),
+        };
         let (verdict, tried) = faults::name::<O>(&subject);
         judgement.hypotheses += tried;
         verdict
@@ -237,6 +336,13 @@ fn explained<O: Op>(
 ) {
     let metrics: Vec<Metrics> = baselines.iter().filter_map(|b| b.by_convention[index]).collect();
     judgement.worst = metrics.iter().map(|m| m.worst).fold(0.0, f64::max);
+    judgement.histogram = histogram(&metrics);
+    // A pass of one run, as of a recording's op, would cost as much again.
+    if runs.len() > 1 {
+        let worst = |i: &usize| metrics[*i].worst;
+        let telling = (0..runs.len()).max_by(|a, b| worst(a).total_cmp(&worst(b)));
+        judgement.picture = telling.map(|i| picture(&runs[i], convention));
+    }
     judgement.equal_share =
         metrics.iter().map(|m| m.equal).sum::<usize>() as f64 / judgement.elements as f64;
     let labelled = runs.iter().map(|r| r.observation.label.clone()).zip(&metrics);
@@ -261,6 +367,20 @@ fn explained<O: Op>(
         }
         Verdict::Pass { conventions: Vec::new(), unseen_faults }
     };
+}
+
+fn histogram(metrics: &[Metrics]) -> Histogram {
+    let mut sum = Histogram::default();
+    for m in metrics {
+        sum.iter_mut().zip(m.histogram).for_each(|(s, n)| *s += n);
+    }
+    sum
+}
+
+fn picture<O: Op>(run: &Run<'_, O>, convention: &Convention<O>) -> Picture {
+    let setup = run.setup(&convention.edits);
+    let (label, e) = (&run.observation.label, run.expect(&setup, &Tile::ALL));
+    Picture::new(label, &run.spec.shape, &run.observed, &e, run.rounding(&setup))
 }
 
 /// The label that people see.
@@ -291,11 +411,25 @@ fn disagreement<O: Op>(
     Verdict::Fail { findings: vec![Finding::new("conventions_disagree", text)] }
 }
 
-/// The convention under which most elements of a run are inside their intervals.
-pub(super) fn closest<O: Op>(
+/// The convention that a failing run is described against, with its expectation: one that accepts it,
+/// or the common one that the sieve finds nearest.
+pub(super) fn near<O: Op>(
     run: &Run<'_, O>,
+    baseline: &Baseline,
     conventions: &[Convention<O>],
 ) -> (usize, Expected, Metrics) {
+    let best = baseline.by_convention.iter().position(Option::is_some).unwrap_or_else(|| {
+        let common = conventions.iter().enumerate().filter(|(_, c)| !c.rare);
+        let distance = |c: &Convention<O>| baseline.sieve.distance(run, &run.setup(&c.edits));
+        let far = common.map(|(i, c)| (i, distance(c)));
+        far.min_by(|a, b| a.1.total_cmp(&b.1)).map_or(0, |(i, _)| i)
+    });
+    let (e, m) = run.compare(&run.setup(&conventions[best].edits), &Tile::ALL);
+    (best, e, m)
+}
+
+/// The convention under which most elements of a run are inside their intervals.
+fn closest<O: Op>(run: &Run<'_, O>, conventions: &[Convention<O>]) -> (usize, Expected, Metrics) {
     let mut best: Option<(usize, Expected, Metrics)> = None;
     for (i, c) in conventions.iter().enumerate() {
         let (e, m) = run.compare(&run.setup(&c.edits), &Tile::ALL);
@@ -308,10 +442,10 @@ pub(super) fn closest<O: Op>(
 
 /// See [`super::reference_output`].
 pub(super) fn corrected<O: Op>(run: &Observation, options: Options) -> Result<Tensor> {
-    let run = Run::<O>::new(run, options)?;
+    let run = Run::<O>::new(run, None, options)?;
     let conventions = conventions(&run, options);
     let (index, e, _) = closest::<O>(&run, &conventions);
-    let rounding = run.setup(&conventions[index].edits).policy.output;
+    let rounding = run.rounding(&run.setup(&conventions[index].edits));
     Ok(run.observation.output.map(|i, o| {
         let outside = ratio(o, &e, i, rounding) > 1.0;
         if outside { rounding.round(e.v[i]) } else { o }

@@ -6,8 +6,9 @@ use assay_reference::ops::{Fault, Op, Tile};
 use rayon::prelude::*;
 
 use super::Unseen;
-use super::accept::{Expected, expect, ratio};
+use super::accept::{Expected, ratio};
 use super::explain::{Key, key};
+use super::longer::longer;
 use super::search::{Convention, Run};
 
 /// `most` indices out of `n`, evenly spread with both ends; `None` is all.
@@ -21,6 +22,7 @@ pub(super) fn unseen<O: Op>(
     convention: &Convention<O>,
     scope: Unseen,
 ) -> (Vec<String>, usize) {
+    let op = O::name(&runs[0].base.params);
     let mut seen: BTreeMap<Key, bool> = BTreeMap::new();
     let mut tried = 0;
     // Small cases first: they settle most faults at little cost.
@@ -39,15 +41,14 @@ pub(super) fn unseen<O: Op>(
         tried += faults.len();
         let rows = run.spec.rows();
         let tile = Tile { rows: some(rows, 2), cols: some(run.spec.cols(), 16) };
-        let part = expect(&setup, run.arithmetic, &tile);
-        let whole = expect(&setup, run.arithmetic, &Tile::ALL);
+        let part = run.expect(&setup, &tile);
+        let whole = run.expect(&setup, &Tile::ALL);
         let shows = |fault: &Fault<O>, tile: &Tile, e: &Expected| {
             let mut wrong = setup.clone();
             (fault.edit)(&mut wrong);
-            let out = wrong.eval::<f64>(tile).remove(0).data;
-            out.iter()
-                .enumerate()
-                .any(|(i, v)| ratio(wrong.policy.output.round(*v), e, i, setup.policy.output) > 1.0)
+            let (stored, right) = (run.rounding(&wrong), run.rounding(&setup));
+            let out = run.values(&wrong, tile);
+            out.iter().enumerate().any(|(i, v)| ratio(stored.round(*v), e, i, right) > 1.0)
         };
         let results: Vec<(Key, bool)> = faults
             .par_iter()
@@ -58,17 +59,25 @@ pub(super) fn unseen<O: Op>(
             *seen.entry(k).or_insert(false) |= shown;
         }
     }
+    if let (Unseen::Applicable, Some(run)) = (scope, runs.first()) {
+        let setup = run.setup(&convention.edits);
+        if let Some(tensors) = longer(op, &setup.tensors) {
+            for fault in O::faults(&setup.params, &tensors) {
+                seen.entry(key(&fault)).or_insert(false);
+            }
+        }
+    }
     if scope == Unseen::Catalogue {
         // What no case even has the shape for.
-        for (params, tensors) in crate::families::kernel_examples::<O>() {
+        for (params, tensors) in crate::families::kernel_examples::<O>(op) {
             for fault in O::faults(&params, &tensors) {
                 seen.entry(key(&fault)).or_insert(false);
             }
         }
     }
     let name = |slug: &str, key: &str| match key {
-        "" => format!("{}.{slug}", O::NAME),
-        key => format!("{}.{slug} ({key})", O::NAME),
+        "" => format!("{op}.{slug}"),
+        key => format!("{op}.{slug} ({key})"),
     };
     let hidden = seen.into_iter().filter(|(_, shown)| !shown);
     (hidden.map(|((_, slug, key), _)| name(slug, &key)).collect(), tried)

@@ -65,7 +65,7 @@ fn partial(target: &Path) -> PathBuf {
 }
 
 fn cannot(target: &Path, e: &std::io::Error) -> anyhow::Error {
-    anyhow::anyhow!("{}: the JSON report cannot be written: {e}", target.display())
+    anyhow::anyhow!("{}: the report cannot be written: {e}", target.display())
 }
 
 /// Checks that a report can be written to `target`.
@@ -77,7 +77,7 @@ pub fn check_writable(target: &Path) -> anyhow::Result<()> {
         return Ok(());
     }
     if target.is_dir() {
-        anyhow::bail!("{}: the JSON report cannot be written: is a folder", target.display());
+        anyhow::bail!("{}: the report cannot be written: is a folder", target.display());
     }
     let partial = partial(target);
     std::fs::File::create(&partial)
@@ -90,7 +90,14 @@ pub fn check_writable(target: &Path) -> anyhow::Result<()> {
 /// # Errors
 /// When it cannot be written.
 pub fn write_json<T: Serialize>(target: &Path, report: &T) -> anyhow::Result<()> {
-    let text = serde_json::to_string_pretty(report)? + "\n";
+    write_text(target, &(serde_json::to_string_pretty(report)? + "\n"))
+}
+
+/// Writes text to a file, whole or not at all, or to standard output for `-`.
+///
+/// # Errors
+/// When it cannot be written.
+pub fn write_text(target: &Path, text: &str) -> anyhow::Result<()> {
     if target == Path::new("-") {
         std::io::stdout().write_all(text.as_bytes())?;
         return Ok(());

@@ -1,8 +1,12 @@
-//! Reports: text for people, JSON for machines (docs/json_report.md).
+//! Reports: text for people, JSON for machines (docs/json_report.md), HTML for sharing, JUnit XML for CI.
 
+mod gate;
+pub mod html;
 mod json;
+pub mod junit;
+pub mod svg;
 mod table;
 pub mod text;
 
-pub use json::{Envelope, check_writable, write_json};
+pub use json::{Envelope, check_writable, write_json, write_text};
 pub use table::Table;

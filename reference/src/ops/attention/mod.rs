@@ -11,11 +11,16 @@
 //! the running maximum of key blocks visited in either order (`online_32`, `online_64_reversed` ...),
 //! as flash kernels with matrix units do; the denominator sums P before or after that rounding. An
 //! eager framework also stores raw and scaled scores (`scores=stored`); in a kernel that is a fault.
-//! The bound covers online rescaling over any key blocks.
+//! Rarer: blocks of 48 and 96 keys, and a maximum that is kept until it grows by a factor of 2^8
+//! (`lazy_128` ..., FlashAttention-4 and aiter: P is then up to 2^8). The bound covers online rescaling
+//! over any key blocks and a split over the keys merged by e^(m - M); parts that were divided apart and
+//! merged by a log-sum-exp in f32, as FlashAttention's and FlashInfer's split-KV, are `combine=lse`.
 //!
-//! Source: <https://arxiv.org/abs/1706.03762>, <https://arxiv.org/abs/2205.14135>
+//! Source: <https://arxiv.org/abs/1706.03762>, <https://arxiv.org/abs/2205.14135>; lazy rescaling in
+//! <https://github.com/Dao-AILab/flash-attention> (`flash_attn/cute`) and <https://github.com/ROCm/aiter>
 
 mod faults;
+mod online;
 mod query;
 
 use std::sync::OnceLock;
@@ -46,6 +51,18 @@ pub enum MaskCorner {
     OnePast,
     /// No mask: a fault.
     None,
+}
+
+/// How the results over parts of the keys become one.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Combine {
+    /// Accumulators and sums are scaled by e^(m_part - m): one pass, or a split over the keys.
+    #[default]
+    Factor,
+    /// Each part is divided by its own sum, and merged by its log-sum-exp in f32: only the bound is
+    /// wider, by the rounding of the logarithms.
+    Lse,
 }
 
 /// How a query head finds its kv head.
@@ -99,6 +116,8 @@ pub enum Lost {
     First,
     /// Keys below the last this many: a sliding window that should be off.
     Window(usize),
+    /// Keys from the first index up to the second.
+    Range(usize, usize),
 }
 
 /// Which accumulator misses its rescaling in an online softmax: a fault.
@@ -142,6 +161,12 @@ pub struct Params {
     /// The blocks are visited from the last to the first.
     #[serde(default)]
     pub blocks_reversed: bool,
+    /// The maximum is kept until it grows by a factor of 2^8.
+    #[serde(default)]
+    pub lazy: bool,
+    /// How parts of the keys that were computed apart are merged.
+    #[serde(default)]
+    pub combine: Combine,
     /// The denominator sums the rounded P.
     #[serde(default)]
     pub sum_rounded: bool,
@@ -184,6 +209,8 @@ impl Params {
             normalise_first: false,
             probs_block: None,
             blocks_reversed: false,
+            lazy: false,
+            combine: Combine::Factor,
             sum_rounded: false,
             rescale: None,
             values: Values::Own,
@@ -197,7 +224,7 @@ impl Params {
     }
 
     /// Whether query t of `t_len` sees key j of `s_len`.
-    fn sees(&self, t: usize, j: usize, t_len: usize, s_len: usize) -> bool {
+    pub(super) fn sees(&self, t: usize, j: usize, t_len: usize, s_len: usize) -> bool {
         let own = s_len - t_len + t;
         let last = match self.mask {
             MaskCorner::LowerRight => own,
@@ -212,6 +239,7 @@ impl Params {
                 Lost::Newest => j == s_len - 1,
                 Lost::First => j == 0,
                 Lost::Window(n) => j + n <= own,
+                Lost::Range(from, to) => (from..to).contains(&j),
             };
         let behind = self.window.is_some_and(|w| j + w <= own);
         j <= last && !behind && !lost
@@ -301,6 +329,14 @@ impl Op for Attention {
                 s.policy.round_at("probs", s.policy.output.dtype);
             })
             .or("stored", |s: &mut Setup<Self>| s.policy.round_at("probs", s.policy.output.dtype));
+        let online = |block: usize, reversed: bool, lazy: bool| {
+            move |s: &mut Setup<Self>| {
+                s.params.probs_block = Some(block);
+                s.params.blocks_reversed = reversed;
+                s.params.lazy = lazy;
+                s.policy.round_at("probs", s.policy.output.dtype);
+            }
+        };
         for (name, block, reversed) in [
             ("online_16", 16, false),
             ("online_32", 32, false),
@@ -310,19 +346,26 @@ impl Op for Attention {
             ("online_64_reversed", 64, true),
             ("online_128_reversed", 128, true),
         ] {
-            probs = probs.or(name, move |s: &mut Setup<Self>| {
-                s.params.probs_block = Some(block);
-                s.params.blocks_reversed = reversed;
-                s.policy.round_at("probs", s.policy.output.dtype);
-            });
+            probs = probs.or(name, online(block, reversed, false));
         }
+        for (name, block, lazy) in [
+            ("online_48", 48, false),
+            ("online_96", 96, false),
+            ("lazy_32", 32, true),
+            ("lazy_64", 64, true),
+            ("lazy_128", 128, true),
+        ] {
+            probs = probs.or_rarely(name, online(block, false, lazy));
+        }
+        let combine = Knob::new("combine", "factor")
+            .or_rarely("lse", |s: &mut Setup<Self>| s.params.combine = Combine::Lse);
         let sum = Knob::new("sum", "f32")
             .or("rounded_probs", |s: &mut Setup<Self>| s.params.sum_rounded = true);
         let scores = Knob::new("scores", "f32").or_eager("stored", |s: &mut Setup<Self>| {
             s.policy.round_at("qk", s.policy.output.dtype);
             s.policy.round_at("scores", s.policy.output.dtype);
         });
-        vec![probs, sum, scores]
+        vec![probs, sum, scores, combine]
     }
 
     fn faults(params: &Params, tensors: &Tensors) -> Vec<Fault<Self>> {

@@ -1,8 +1,9 @@
 //! Attention of one query head: scores, softmax in one or several passes, the weighted sum.
 
+use super::online::{self, Around};
 use super::{Params, Rescale, ScaledQuery, Values};
-use crate::arith::Real;
-use crate::dtype::{Dtype, Rounding, pow2};
+use crate::arith::{Real, ball};
+use crate::dtype::{Dtype, Rounding};
 use crate::ops::softmax::{Exponent, in_f32_range, maximum};
 use crate::ops::{Arg, Inputs};
 use crate::policy::Policy;
@@ -74,32 +75,65 @@ pub(super) fn query<R: Real>(
         terms.copy_from_slice(&weights);
     }
     let first = keys[0];
-    let sum = denominator(&terms, first, scores.scaled[top], s_len, params, policy);
+    let columns = Columns::of(kv, &keys);
+    let columns = columns.slices();
+    let around = scores.around(top);
+    if is_one_set(params, policy) {
+        let means = R::weighted_means(&weights, &columns, first, &policy.acc);
+        return online::widen(means, &weights, &terms, &columns, &around, params);
+    }
+    let mut sum = denominator(&terms, first, scores.scaled[top], s_len, params, policy);
     if params.normalise_first {
         weights.iter_mut().for_each(|w| *w = w.div(sum));
         policy.apply("probs", &mut weights);
+        return columns.iter().map(|v| R::dot(&weights, v, first, &policy.acc)).collect();
     }
-    let contiguous = keys[keys.len() - 1] - first + 1 == keys.len();
-    let online = R::approx(1.0, scores.rescale_error());
-    let mut gathered = Vec::new();
-    kv.v_t
-        .iter()
-        .map(|column| {
-            let v = if contiguous {
-                &column[first..first + keys.len()]
-            } else {
-                gathered.clear();
-                gathered.extend(keys.iter().map(|&j| column[j]));
-                &gathered[..]
-            };
-            let o = R::dot(&weights, v, first, &policy.acc);
-            match (params.normalise_first, params.exponent) {
-                (true, _) => o,
-                (false, Exponent::NotShifted) => in_f32_range(o).div(sum),
-                (false, _) => o.div(sum).mul(online),
-            }
-        })
-        .collect()
+    if params.exponent == Exponent::NotShifted {
+        let mean = |v: &&[R]| in_f32_range(R::dot(&weights, v, first, &policy.acc)).div(sum);
+        return columns.iter().map(mean).collect();
+    }
+    if R::IS_BOUND {
+        sum = sum.widened(0.0, around.error * online::below_top(&terms));
+    }
+    let means = columns.iter().map(|v| R::dot(&weights, v, first, &policy.acc).div(sum)).collect();
+    online::widen(means, &weights, &terms, &columns, &around, params)
+}
+
+/// Whether numerator and denominator have the same weights, and nothing else happens to the latter.
+fn is_one_set(params: &Params, policy: &Policy) -> bool {
+    let rounded_alike = policy.is_identity_at("probs") || params.sum_rounded;
+    let denominator_is_the_sum = params.rescale.is_none()
+        && params.averaged.is_none()
+        && params.padded_to.is_none()
+        && !params.denominator_bf16
+        && params.exponent != Exponent::NotShifted;
+    rounded_alike && denominator_is_the_sum && !params.normalise_first
+}
+
+/// The values of the visible keys, by column.
+enum Columns<'a, R> {
+    /// One range of keys.
+    Range(&'a [Vec<R>], std::ops::Range<usize>),
+    /// Keys with gaps between them.
+    Gathered(Vec<Vec<R>>),
+}
+
+impl<'a, R: Real> Columns<'a, R> {
+    fn of(kv: &'a KvHeadData<R>, keys: &[usize]) -> Self {
+        let (first, last) = (keys[0], keys[keys.len() - 1]);
+        if last - first + 1 == keys.len() {
+            return Columns::Range(&kv.v_t, first..last + 1);
+        }
+        let gather = |column: &Vec<R>| keys.iter().map(|&j| column[j]).collect();
+        Columns::Gathered(kv.v_t.iter().map(gather).collect())
+    }
+
+    fn slices(&self) -> Vec<&[R]> {
+        match self {
+            Columns::Range(columns, range) => columns.iter().map(|c| &c[range.clone()]).collect(),
+            Columns::Gathered(columns) => columns.iter().map(Vec::as_slice).collect(),
+        }
+    }
 }
 
 /// How far below 0 an exponent gives 0 in f32.
@@ -201,8 +235,8 @@ impl<R: Real> Scores<R> {
             return R::lift(1.0);
         }
         if equal {
-            // Up to the rounding of an exponent that was folded into an fma.
-            return R::approx(1.0, 2.0 * pow2(-R::BITS));
+            // Where the exponent is folded into an fma, both are e^x of the same rounding error.
+            return R::approx(1.0, ball::INEXACT);
         }
         self.exponent.exp(self.scaled[i].sub(self.scaled[j]))
     }
@@ -216,25 +250,12 @@ impl<R: Real> Scores<R> {
         range.map(|i| self.exp_difference(i, top)).collect()
     }
 
-    /// Relative error of the final division and of all rescalings that an online softmax can do over
-    /// any blocks: an exponential and a product each time the running maximum grows.
-    fn rescale_error(&self) -> f64 {
-        let mut top = f64::NEG_INFINITY;
-        let mut units = DIVISION;
-        for s in &self.scaled {
-            if s.value() > top {
-                if top.is_finite() {
-                    units += 5.0 + s.value() - top;
-                }
-                top = s.value();
-            }
-        }
-        units * pow2(-R::BITS)
+    /// What the bound of an online softmax needs to know of them.
+    fn around(&self, top: usize) -> Around {
+        let values: Vec<f64> = self.scaled.iter().map(|s| s.value()).collect();
+        Around { top: values[top], error: self.scaled[top].spread(), scores: values, bits: R::BITS }
     }
 }
-
-/// Units in the last place that a device's fast division or reciprocal may be off.
-const DIVISION: f64 = 4.0;
 
 /// P as it is multiplied with v, unless it is divided first.
 fn rounded_probs<R: Real>(
@@ -254,7 +275,7 @@ fn rounded_probs<R: Real>(
         policy.apply("probs", &mut weights);
         return weights;
     };
-    for (range, running) in blocks(scores, keys, block, params.blocks_reversed) {
+    for (range, running) in blocks(scores, keys, block, params.blocks_reversed, params.lazy) {
         let mut part = scores.exponentials(range.clone(), running);
         policy.apply("probs", &mut part);
         let back = scores.exp_difference(running, top);
@@ -265,13 +286,17 @@ fn rounded_probs<R: Real>(
     weights
 }
 
+/// How much a maximum grows before a lazy online softmax rescales: a factor of 2^8.
+const LAZY: f64 = 8.0 * std::f64::consts::LN_2;
+
 /// The ranges of `keys` by blocks of the absolute position, in the order in which they are visited,
-/// each with the index of its running maximum.
+/// each with the index of its running maximum; of the maximum last rescaled to, if `lazy`.
 fn blocks<R: Real>(
     scores: &Scores<R>,
     keys: &[usize],
     block: usize,
     reversed: bool,
+    lazy: bool,
 ) -> Vec<(std::ops::Range<usize>, usize)> {
     let mut ranges = Vec::new();
     let mut start = 0;
@@ -291,7 +316,7 @@ fn blocks<R: Real>(
         let local = scores.maximum(range.clone());
         let value = |i: usize| scores.scaled[i].value();
         running = match (running, local) {
-            (Some(r), Some(l)) if value(l) > value(r) => Some(l),
+            (Some(r), Some(l)) if value(l) - value(r) > if lazy { LAZY } else { 0.0 } => Some(l),
             (None, l) => l,
             (r, _) => r,
         };
@@ -309,7 +334,7 @@ fn skip_rescaling<R: Real>(
     fault: &Rescale,
     top: usize,
 ) {
-    let parts = blocks(scores, keys, fault.block, false);
+    let parts = blocks(scores, keys, fault.block, false, false);
     match fault.at {
         None => {
             for (range, running) in parts {

@@ -7,7 +7,7 @@
 //! group of K; there is no g_idx.
 //! The product is exact in f32. Points: `scale`, `weight` (the product), `output`.
 //! Conventions: as `gptq_dequant`'s: `scale=f16` or `stored`, `weight=direct` or `via_f16` (AutoAWQ
-//! dequantises to f16 whatever the model's dtype).
+//! dequantises to f16 whatever the model's dtype) or `fma_f16`.
 //!
 //! Source: <https://arxiv.org/abs/2306.00978> and the files that AutoAWQ and gptqmodel write
 
@@ -117,6 +117,9 @@ pub struct Params {
     /// (z - q) * s: a fault.
     #[serde(default)]
     pub negated: bool,
+    /// q s - z s in f16, the second product rounded first.
+    #[serde(default)]
+    pub fused_zero: bool,
     /// A single slip.
     #[serde(default)]
     pub slip: Slip,
@@ -133,6 +136,7 @@ impl Params {
             zero_order: Order::Interleaved,
             packing: Packing::AlongN,
             negated: false,
+            fused_zero: false,
             slip: Slip::None,
         }
     }
@@ -209,7 +213,11 @@ impl Op for AwqDequant {
                 };
                 let q = params.slip.value(q, [row, c], [k, n]);
                 let z = params.slip.zero(z, [zero_group, c], [groups, n]);
-                *w = params.slip.weight([q, z], *w, params.negated, policy);
+                *w = match (params.fused_zero, params.negated) {
+                    (true, false) => packed::fused_zero(q, z, *w, policy.lambda),
+                    (true, true) => packed::fused_zero(z, q, *w, policy.lambda),
+                    (false, negated) => params.slip.weight([q, z], *w, negated, policy),
+                };
             }
             policy.apply("weight", &mut s);
             policy.apply("output", &mut s);
@@ -222,9 +230,9 @@ impl Op for AwqDequant {
             Knob::new("scale", "f16").or("stored", |s: &mut Setup<Self>| {
                 s.policy.round_at("scale", s.policy.output.dtype);
             }),
-            Knob::new("weight", "direct").or("via_f16", |s: &mut Setup<Self>| {
-                s.policy.round_at("weight", Dtype::F16);
-            }),
+            Knob::new("weight", "direct")
+                .or("via_f16", |s: &mut Setup<Self>| s.policy.round_at("weight", Dtype::F16))
+                .or_rarely("fma_f16", |s: &mut Setup<Self>| s.params.fused_zero = true),
         ]
     }
 

@@ -13,7 +13,8 @@
 //! The product is exact in f32. Points: `scale`, `weight` (the product), `output`.
 //! Conventions: the f16 scale as it is (`scale=f16`) or rounded to the stored dtype first, as
 //! gptqmodel does for bf16 models (`scale=stored`); the product rounded once (`weight=direct`) or to
-//! f16 first (`weight=via_f16`).
+//! f16 first (`weight=via_f16`), or q s - z s by one f16 fma with z s rounded to f16 before
+//! (`weight=fma_f16`: TurboMind and TensorRT-LLM keep the scaled zero point beside the scale).
 //!
 //! Source: <https://arxiv.org/abs/2210.17323> and the files that gptqmodel writes
 
@@ -114,6 +115,9 @@ pub struct Params {
     /// (z - q) * s: a fault.
     #[serde(default)]
     pub negated: bool,
+    /// q s - z s in f16, the second product rounded first.
+    #[serde(default)]
+    pub fused_zero: bool,
     /// A single slip.
     #[serde(default)]
     pub slip: Slip,
@@ -140,6 +144,7 @@ impl Params {
             zero_straddle: Straddle::Joined,
             misread_bits: None,
             negated: false,
+            fused_zero: false,
             slip: Slip::None,
         }
     }
@@ -266,7 +271,11 @@ impl Op for GptqDequant {
                 let z = params.zero_point(column, |w| qzeros.int(zero_group * row_words + w));
                 let q = params.slip.value(q, [row, c], [k, n]);
                 let z = params.slip.zero(z, [zero_group, c], [groups, n]);
-                *w = params.slip.weight([q, z], *w, params.negated, policy);
+                *w = match (params.fused_zero, params.negated) {
+                    (true, false) => packed::fused_zero(q, z, *w, policy.lambda),
+                    (true, true) => packed::fused_zero(z, q, *w, policy.lambda),
+                    (false, negated) => params.slip.weight([q, z], *w, negated, policy),
+                };
             }
             policy.apply("weight", &mut s);
             policy.apply("output", &mut s);
@@ -286,9 +295,9 @@ impl Op for GptqDequant {
             Knob::new("scale", "f16").or("stored", |s: &mut Setup<Self>| {
                 s.policy.round_at("scale", s.policy.output.dtype);
             }),
-            Knob::new("weight", "direct").or("via_f16", |s: &mut Setup<Self>| {
-                s.policy.round_at("weight", Dtype::F16);
-            }),
+            Knob::new("weight", "direct")
+                .or("via_f16", |s: &mut Setup<Self>| s.policy.round_at("weight", Dtype::F16))
+                .or_rarely("fma_f16", |s: &mut Setup<Self>| s.params.fused_zero = true),
             wrap,
         ]
     }

@@ -160,7 +160,12 @@ pub(super) fn lift_knob<P: Op, O: Op>(knob: Knob<P>, lift: fn(Edit<P>) -> Edit<O
     let choices = knob
         .choices
         .into_iter()
-        .map(|c| Choice { value: c.value, framework_only: c.framework_only, edit: lift(c.edit) })
+        .map(|c| Choice {
+            value: c.value,
+            framework_only: c.framework_only,
+            rare: c.rare,
+            edit: lift(c.edit),
+        })
         .collect();
     Knob { name: knob.name, choices }
 }

@@ -185,6 +185,10 @@ impl Op for RmsNorm {
         }
         faults
     }
+
+    fn evidence(params: &Params, residual: &Residual<'_>) -> Vec<String> {
+        super::lanes::dead(params.eps, residual).into_iter().collect()
+    }
 }
 
 /// How many rows are normalised, and which row of x each of them is.

@@ -2,6 +2,9 @@
 
 const TRANSFORMERS: &str = "https://github.com/huggingface/transformers";
 const VLLM: &str = "https://github.com/vllm-project/vllm";
+const LAZY: &str =
+    "https://github.com/Dao-AILab/flash-attention: flash_attn/cute, rescale_threshold";
+const TURBOMIND: &str = "https://github.com/InternLM/lmdeploy: turbomind, fuse_scales_and_zeros";
 const FLASH: &str =
     "https://arxiv.org/abs/2205.14135, https://github.com/Dao-AILab/flash-attention";
 const GPTQMODEL: &str = "https://github.com/ModelCloud/GPTQModel";
@@ -82,6 +85,12 @@ pub(super) const CHOICES: &[(&str, &str, &str, &str)] = &[
         "the product is rounded to f16, then to the model's dtype",
         AUTOGPTQ,
     ),
+    (
+        "gptq_dequant",
+        "weight=fma_f16",
+        "q s - z s by one f16 fma, z s rounded to f16 first",
+        TURBOMIND,
+    ),
     ("gptq_dequant", "wrap=none", "a stored 2^bits - 1 means a zero point of 2^bits", VLLM),
     ("gptq_dequant", "wrap=modulo", "a stored 2^bits - 1 means a zero point of 0", AUTOGPTQ),
     (
@@ -103,6 +112,12 @@ pub(super) const CHOICES: &[(&str, &str, &str, &str)] = &[
         "weight=via_f16",
         "the product is rounded to f16, then to the model's dtype",
         "https://github.com/casper-hansen/AutoAWQ",
+    ),
+    (
+        "awq_dequant",
+        "weight=fma_f16",
+        "q s - z s by one f16 fma, z s rounded to f16 first",
+        TURBOMIND,
     ),
     ("ct_dequant", "scale=file", "the scale as the file has it", CT),
     ("ct_dequant", "scale=stored", "the scale is rounded to the model's dtype first", TRANSFORMERS),
@@ -175,6 +190,23 @@ pub(super) const CHOICES: &[(&str, &str, &str, &str)] = &[
     ("attention", "probs=online_32_reversed", "the same, 32 keys at a time from the last", FLASH),
     ("attention", "probs=online_64_reversed", "the same, 64 keys at a time from the last", FLASH),
     ("attention", "probs=online_128_reversed", "the same, 128 keys at a time from the last", FLASH),
+    ("attention", "probs=online_48", "the same, 48 keys at a time", FLASH),
+    ("attention", "probs=online_96", "the same, 96 keys at a time", FLASH),
+    (
+        "attention",
+        "probs=lazy_32",
+        "P is stored relative to a maximum that is raised, after 32 keys, when it grew by more than 2^8",
+        LAZY,
+    ),
+    ("attention", "probs=lazy_64", "the same, after 64 keys", LAZY),
+    ("attention", "probs=lazy_128", "the same, after 128 keys", LAZY),
+    ("attention", "combine=factor", "one pass, or parts of the keys merged by e^(m - M)", FLASH),
+    (
+        "attention",
+        "combine=lse",
+        "parts of the keys are divided by their own sums and merged by log-sum-exps in f32",
+        "https://github.com/flashinfer-ai/flashinfer: merge_state",
+    ),
     ("attention", "sum=f32", "the denominator sums P in f32", FLASH),
     (
         "attention",
@@ -250,4 +282,53 @@ pub(super) const CHOICES: &[(&str, &str, &str, &str)] = &[
     ),
     ("all_reduce", "sum=f32", "the sum over ranks is rounded once", MEGATRON),
     ("all_reduce", "sum=stored", "the sum is stored after each rank", RING),
+    (
+        "add_rms_norm",
+        "residual=stored",
+        "the norm reads the sum as it is stored",
+        "https://github.com/vllm-project/vllm: csrc/layernorm_kernels.cu adds in the stored type",
+    ),
+    (
+        "add_rms_norm",
+        "residual=f32",
+        "the norm reads the f32 sum, which is rounded only where it is stored",
+        "https://github.com/flashinfer-ai/flashinfer: include/flashinfer/norm.cuh",
+    ),
+    (
+        "qk_norm_rope",
+        "normed=stored",
+        "the normalised head is stored before it is rotated",
+        TRANSFORMERS,
+    ),
+    (
+        "qk_norm_rope",
+        "normed=f32",
+        "the normalised head stays in registers until it is rotated",
+        "https://github.com/NVIDIA/TensorRT-LLM: fusedQKNormRopeKernel.cu",
+    ),
+    (
+        "attention_paged",
+        "partials=f32",
+        "one pass over the keys, or partitions whose outputs stay in f32",
+        FLASH,
+    ),
+    (
+        "attention_paged",
+        "partials=stored_256",
+        "outputs of partitions of 256 keys are stored in the model's dtype, then combined",
+        "https://github.com/vllm-project/vllm: csrc/rocm/attention.cu",
+    ),
+    (
+        "attention_paged",
+        "partials=stored_512",
+        "outputs of partitions of 512 keys are stored in the model's dtype, then combined",
+        "https://github.com/vllm-project/vllm: csrc/attention/paged_attention_v2.cu",
+    ),
+    ("kv_store", "scale=divided", "x / scale goes into an FP8 cache", VLLM),
+    (
+        "kv_store",
+        "scale=reciprocal",
+        "x times the f32 reciprocal of the scale goes into an FP8 cache",
+        "https://github.com/ROCm/aiter",
+    ),
 ];

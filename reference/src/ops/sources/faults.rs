@@ -13,6 +13,16 @@ const WINDOW: &str = "https://github.com/huggingface/transformers/issues/35896, 
 const SCORES: &str = "https://github.com/huggingface/transformers/issues/33317";
 const ONLINE: &str = "derived from https://arxiv.org/abs/2205.14135, algorithm 1: missed by all criteria \
                       where the first tile holds the maximum";
+const FUSED_ADD: &str = "derived from https://github.com/vllm-project/vllm: fused_add_rms_norm works in \
+                         place; missed by a test that compares the normalised output only";
+const QK_NORM: &str = "derived from https://arxiv.org/abs/2505.09388: missed by norm weights of 1 at \
+                       position 0";
+const PAGES: &str = "derived from https://arxiv.org/abs/2309.06180: missed by one block, by one head and \
+                     by a cache that the same code writes and reads";
+const SPLIT_KV: &str = "derived from https://arxiv.org/abs/2311.01282: missed by contexts of one \
+                        partition, and by NMSE 5e-4 where scores are flat";
+const FP8_CACHE: &str = "https://github.com/sgl-project/sglang/issues/20705, \
+                         https://github.com/vllm-project/vllm/issues/41343";
 const GPTQ_V2: &str = "https://github.com/vllm-project/vllm/issues/26343";
 const GPTQ_WRAP: &str = "https://github.com/ModelCloud/GPTQModel/issues/2350, \
                          https://github.com/AutoGPTQ/AutoGPTQ/issues/354";
@@ -468,4 +478,75 @@ pub(super) const FAULTS: &[(&str, &str)] = &[
     ("A26A", RANKS),
     // embedding
     ("A26B", "derived: missed by plain English, whose tokens are below 65536"),
+    // add_rms_norm
+    ("A2B0", TRUNCATION),
+    ("A2B1", TIES),
+    ("A2B2", GAIN),
+    ("A2B3", FUSED_ADD),
+    ("A2B4", FUSED_ADD),
+    ("A2B5", "https://github.com/vllm-project/vllm/issues/17364"),
+    ("A2B6", FUSED_ADD),
+    (
+        "A2B7",
+        "derived: two roundings; one element in 16 is an ulp off: missed by NMSE 5e-4, torch 1.6e-2, CK's rms, \
+         cosine 0.9999 and vLLM's",
+    ),
+    // qk_norm_rope
+    ("A2B8", QK_NORM),
+    ("A2B9", TRUNCATION),
+    ("A2BA", TIES),
+    ("A2BB", QK_NORM),
+    ("A2BC", QK_NORM),
+    ("A2BD", GAIN),
+    (
+        "A2BE",
+        "derived from https://arxiv.org/abs/2409.02060, whose norm is over all heads: missed by heads \
+         of equal scale",
+    ),
+    (
+        "A2BF",
+        "derived: two roundings; one element in 16 is an ulp off: missed by NMSE 5e-4, torch 1.6e-2, CK's rms, \
+         cosine 0.9999 and vLLM's",
+    ),
+    // attention_paged
+    (
+        "A2C0",
+        "https://github.com/ROCm/aiter/issues/2517, https://github.com/vllm-project/vllm/issues/50427",
+    ),
+    ("A2C1", PAGES),
+    (
+        "A2C2",
+        "derived from https://arxiv.org/abs/2309.06180: missed by contexts that are whole blocks",
+    ),
+    (
+        "A2C3",
+        "derived from https://arxiv.org/abs/2309.06180: missed by NMSE 5e-4 at 4096 keys, and by \
+         caches that start as zeros",
+    ),
+    ("A2C4", "derived from https://arxiv.org/abs/2309.06180: missed by cosine 0.9999 at 4096 keys"),
+    ("A2C5", SPLIT_KV),
+    ("A2C6", SPLIT_KV),
+    ("A2C7", SPLIT_KV),
+    ("A2C8", "https://github.com/vllm-project/vllm/issues/35923"),
+    ("A2C9", PAGES),
+    ("A2CA", PAGES),
+    // kv_store
+    ("A2D0", PAGES),
+    ("A2D1", PAGES),
+    ("A2D2", PAGES),
+    ("A2D3", TRUNCATION),
+    ("A2D4", TIES),
+    (
+        "A2D5",
+        "derived from https://github.com/vllm-project/vllm, whose slot -1 is padding: missed by \
+         batches without padding and by caches that are not full",
+    ),
+    ("A2D6", "derived from a grid rounded down: missed by token counts that are whole blocks"),
+    ("A2D7", FP8_CACHE),
+    ("A2D8", FP8_CACHE),
+    (
+        "A2D9",
+        "derived from a block that is zeroed when it is taken: missed by caches that start as zeros",
+    ),
+    ("A2DA", GAIN),
 ];

@@ -1,0 +1,95 @@
+//! Cases of `add_rms_norm`: residual streams with and without outliers, inputs so small that eps counts,
+//! rows whose lanes can be told apart, sums that f16 cannot hold.
+
+use assay_reference::ops::Tensors;
+use assay_reference::{Dtype, Tensor};
+use serde_json::json;
+
+use super::{Generated, Values, generated};
+
+const OP: &str = "add_rms_norm";
+
+pub(super) fn cases(seed: u64) -> Vec<Generated> {
+    let mut out = Vec::new();
+    for (rows, d) in [(1, 64), (5, 300), (9, 128), (2, 1024)] {
+        out.push(random((rows, d), seed, ("unit", false), 1.0, Dtype::Bf16));
+    }
+    out.push(random((4, 192), seed, ("unit", false), 0.02, Dtype::Bf16));
+    out.push(random((3, 96), seed, ("unit", false), 1.0, Dtype::F16));
+    out.push(random((3, 96), seed, ("unit", false), 1.0, Dtype::F32));
+    out.push(outlier((4, 256), seed));
+    out.push(lanes(seed));
+    out.push(exact((3, 128), seed));
+    out.push(large((2, 64), seed));
+    out
+}
+
+fn build(
+    family: (&str, bool),
+    note: &str,
+    seed: u64,
+    eps: f64,
+    dtype: Dtype,
+    (rows, d): (usize, usize),
+    [a, b, weight]: [Vec<f64>; 3],
+) -> Generated {
+    let tensors = Tensors::from([
+        ("a".to_string(), Tensor::from_f64(dtype, &[rows, d], &a)),
+        ("b".to_string(), Tensor::from_f64(dtype, &[rows, d], &b)),
+        ("weight".to_string(), Tensor::from_f64(dtype, &[d], &weight)),
+    ]);
+    let params = json!({ "norm": { "eps": eps } });
+    generated(OP, family, &format!("{rows}x{d}{note}"), seed, params, dtype, tensors)
+}
+
+fn random(
+    (rows, d): (usize, usize),
+    seed: u64,
+    family: (&str, bool),
+    sd: f64,
+    dtype: Dtype,
+) -> Generated {
+    let mut v = Values::new(seed, &format!("{OP} {rows} {d} {sd} {dtype}"));
+    let weight = (0..d).map(|_| 1.0 + v.normal(0.3)).collect();
+    let data = [v.normals(rows * d, sd), v.normals(rows * d, sd / 2.0), weight];
+    build(family, &format!(" sd {sd} {dtype}"), seed, 1e-6, dtype, (rows, d), data)
+}
+
+/// One channel at 26 times the rms of the others.
+fn outlier((rows, d): (usize, usize), seed: u64) -> Generated {
+    let mut v = Values::new(seed, &format!("{OP} outlier {rows} {d}"));
+    let mut a = v.normals(rows * d, 1.0);
+    a.iter_mut().skip(d / 3).step_by(d).for_each(|x| *x *= 26.0);
+    let weight = (0..d).map(|_| 1.0 + v.normal(0.3)).collect();
+    let data = [a, v.normals(rows * d, 0.5), weight];
+    build(("outlier", false), "", seed, 1e-6, Dtype::Bf16, (rows, d), data)
+}
+
+/// Row l has its weight in lane l of 64, so that each lost lane shows by itself.
+fn lanes(seed: u64) -> Generated {
+    let (rows, d) = (64, 128);
+    let mut v = Values::new(seed, "add_rms_norm lanes");
+    let lit = |i: usize| if i % d % 64 == i / d { 8.0 } else { 0.5 };
+    let a = (0..rows * d).map(|i| v.normal(lit(i))).collect();
+    let weight = (0..d).map(|_| 1.0 + v.normal(0.3)).collect();
+    let data = [a, v.normals(rows * d, 0.1), weight];
+    build(("unit", false), " lanes", seed, 1e-6, Dtype::Bf16, (rows, d), data)
+}
+
+/// |a + b| = 2 everywhere and eps 0: the mean square is a power of 4, and every output a small integer.
+fn exact((rows, d): (usize, usize), seed: u64) -> Generated {
+    let mut v = Values::new(seed, &format!("{OP} exact {rows} {d}"));
+    let b: Vec<f64> = (0..rows * d).map(|_| v.int(-100, 100) as f64).collect();
+    let a = b.iter().map(|b| if v.below(2) == 0 { 2.0 - b } else { -2.0 - b }).collect();
+    let weight = (0..d).map(|_| v.int(1, 100) as f64).collect();
+    build(("exact", true), "", seed, 0.0, Dtype::Bf16, (rows, d), [a, b, weight])
+}
+
+/// Sums beyond 65504, the largest f16.
+fn large((rows, d): (usize, usize), seed: u64) -> Generated {
+    let mut v = Values::new(seed, &format!("{OP} large {rows} {d}"));
+    let a = (0..rows * d).map(|_| 5e4 + v.normal(2e3)).collect();
+    let b = (0..rows * d).map(|_| 2e4 + v.normal(2e3)).collect();
+    let weight = (0..d).map(|_| 1.0 + v.normal(0.3)).collect();
+    build(("special", false), " sums of 7e4", seed, 1e-6, Dtype::Bf16, (rows, d), [a, b, weight])
+}

@@ -1,0 +1,141 @@
+//! Cases of `attention_paged`: blocks of 16, 32 and 1, in any order in the cache; contexts on both sides
+//! of a block's and of a partition's edge; slots beyond the context hold large stale values.
+
+use assay_reference::ops::Tensors;
+use assay_reference::{Dtype, Tensor};
+use serde_json::json;
+
+use super::{Generated, Values, generated};
+
+const OP: &str = "attention_paged";
+/// Keys and values of blocks that are not the sequence's, and behind its end.
+const STALE: f64 = 24.0;
+
+/// Sizes of a case.
+#[derive(Clone, Copy)]
+struct Dims {
+    queries: usize,
+    context: usize,
+    heads: (usize, usize),
+    d: usize,
+    block: usize,
+    /// Blocks of the cache; more than the sequence needs.
+    blocks: usize,
+}
+
+impl Dims {
+    fn label(&self) -> String {
+        let Dims { queries, context, heads: (hq, hkv), d, block, .. } = self;
+        format!("q{queries} kv{context} heads {hq}/{hkv} d{d} blocks of {block}")
+    }
+
+    fn entries(&self) -> usize {
+        self.context.div_ceil(self.block)
+    }
+}
+
+pub(super) fn cases(seed: u64) -> Vec<Generated> {
+    let dims = |queries, context, heads, d, block| {
+        let blocks = usize::div_ceil(context, block) + 3;
+        Dims { queries, context, heads, d, block, blocks }
+    };
+    let mut out = Vec::new();
+    for block in [16, 32] {
+        out.push(random(dims(1, 1, (2, 1), 64, block), seed, 1.0));
+        out.push(random(dims(1, 2 * block, (4, 2), 64, block), seed, 1.0));
+        out.push(random(dims(1, 2 * block + 1, (14, 2), 64, block), seed, 0.3));
+        out.push(random(dims(5, 3 * block - 4, (4, 2), 64, block), seed, 0.5));
+        out.push(averaging(dims(1, 2 * block + 5, (4, 2), 64, block), seed));
+    }
+    out.push(random(dims(1, 77, (4, 2), 128, 16), seed, 0.5));
+    out.push(random(dims(2, 300, (4, 2), 32, 16), seed, 0.5));
+    out.push(rising(dims(1, 600, (2, 1), 64, 32), seed));
+    out.push(far_blocks(seed));
+    out
+}
+
+/// The block table: distinct ids in no order, and one entry beyond the context where it is not full.
+fn table(v: &mut Values, dims: &Dims) -> Vec<i32> {
+    let mut ids = v.permutation(dims.blocks);
+    ids.truncate(dims.entries() + 1);
+    ids.into_iter().map(|id| id as i32).collect()
+}
+
+/// Puts the keys [S, Hkv D] of a sequence into its blocks.
+fn paged(v: &mut Values, dims: &Dims, table: &[i32], rows: &[f64]) -> Tensor {
+    let width = dims.heads.1 * dims.d;
+    let mut cache = v.normals(dims.blocks * dims.block * width, STALE);
+    for (j, row) in rows.chunks(width).enumerate() {
+        let slot = table[j / dims.block] as usize * dims.block + j % dims.block;
+        cache[slot * width..(slot + 1) * width].copy_from_slice(row);
+    }
+    let shape = [dims.blocks, dims.block, dims.heads.1, dims.d];
+    Tensor::from_f64(Dtype::Bf16, &shape, &cache)
+}
+
+fn build(
+    family: (&str, bool),
+    dims: Dims,
+    note: &str,
+    seed: u64,
+    [q, k, v]: [Vec<f64>; 3],
+    ids: Option<Vec<i32>>,
+) -> Generated {
+    let mut draw = Values::new(seed, &format!("{OP} cache {}{note}", dims.label()));
+    let ids = ids.unwrap_or_else(|| table(&mut draw, &dims));
+    let q = Tensor::from_f64(Dtype::Bf16, &[dims.queries, dims.heads.0, dims.d], &q);
+    let tensors = Tensors::from([
+        ("q".to_string(), q),
+        ("k_cache".to_string(), paged(&mut draw, &dims, &ids, &k)),
+        ("v_cache".to_string(), paged(&mut draw, &dims, &ids, &v)),
+        ("block_table".to_string(), Tensor::from_i32(&[ids.len()], &ids)),
+        ("context_len".to_string(), Tensor::from_i32(&[1], &[dims.context as i32])),
+    ]);
+    let params = json!({ "attention": { "scale": 1.0 / (dims.d as f64).sqrt() } });
+    let label = format!("{}{note}", dims.label());
+    generated(OP, family, &label, seed, params, Dtype::Bf16, tensors)
+}
+
+/// Elements of q and of k.
+fn lengths(dims: &Dims) -> [usize; 2] {
+    let (hq, hkv) = dims.heads;
+    [dims.queries * hq * dims.d, dims.context * hkv * dims.d]
+}
+
+/// Normal q and k of sd `qk`.
+fn random(dims: Dims, seed: u64, qk: f64) -> Generated {
+    let mut v = Values::new(seed, &format!("{OP} {} {qk}", dims.label()));
+    let [q, k] = lengths(&dims);
+    let data = [v.normals(q, qk), v.normals(k, qk), v.normals(k, 1.0)];
+    build(("unit", false), dims, &format!(" sd {qk}"), seed, data, None)
+}
+
+/// Keys whose score grows with the position, so that partitions have other maxima.
+fn rising(dims: Dims, seed: u64) -> Generated {
+    let mut v = Values::new(seed, &format!("{OP} rising {}", dims.label()));
+    let [q, k] = lengths(&dims);
+    let width = dims.heads.1 * dims.d;
+    let lift = |i: usize| 0.4 * (i / width) as f64 / dims.context as f64;
+    let keys = (0..k).map(|i| lift(i) + v.normal(0.2)).collect();
+    let queries = (0..q).map(|_| 1.0 + v.normal(0.3)).collect();
+    build(("unit", false), dims, " rising", seed, [queries, keys, v.normals(k, 1.0)], None)
+}
+
+/// Equal scores: the output is the mean of the visible values, one exact sum and one division.
+fn averaging(dims: Dims, seed: u64) -> Generated {
+    let mut v = Values::new(seed, &format!("{OP} averaging {}", dims.label()));
+    let [q, k] = lengths(&dims);
+    let values = (0..k).map(|_| v.int(-100, 100) as f64).collect();
+    let data = [vec![0.0; q], v.normals(k, 1.0), values];
+    build(("exact", true), dims, " averaging", seed, data, None)
+}
+
+/// Pages of one token, as SGLang has them, in blocks beyond 65535.
+fn far_blocks(seed: u64) -> Generated {
+    let dims = Dims { queries: 1, context: 6, heads: (1, 1), d: 2, block: 1, blocks: 65_600 };
+    let mut v = Values::new(seed, "attention_paged far blocks");
+    let [q, k] = lengths(&dims);
+    let data = [v.normals(q, 1.0), v.normals(k, 1.0), v.normals(k, 1.0)];
+    let ids = vec![65_535, 65_536, 65_590, 7, 40_000, 65_537, 12];
+    build(("unit", false), dims, " far", seed, data, Some(ids))
+}

@@ -1,0 +1,63 @@
+//! Cases of `kv_store`: tokens into slots in no order, padding among them, over caches that are not
+//! empty; caches of the tokens' dtype, of a narrower one, and of scaled FP8.
+
+use assay_reference::ops::Tensors;
+use assay_reference::{Dtype, Tensor};
+use serde_json::{Value, json};
+
+use super::{Generated, Values, generated};
+
+const OP: &str = "kv_store";
+
+/// (T, blocks, block_size, Hkv, D).
+type Dims = (usize, usize, usize, usize, usize);
+
+pub(super) fn cases(seed: u64) -> Vec<Generated> {
+    let none = json!({});
+    vec![
+        case((1, 2, 16, 1, 8), seed, "unit", (Dtype::Bf16, Dtype::Bf16), &none),
+        case((7, 3, 16, 2, 16), seed, "unit", (Dtype::Bf16, Dtype::Bf16), &none),
+        case((5, 2, 32, 4, 8), seed, "unit", (Dtype::F16, Dtype::F16), &none),
+        case((9, 3, 16, 2, 32), seed, "unit", (Dtype::F32, Dtype::Bf16), &none),
+        case(
+            (9, 3, 16, 2, 32),
+            seed,
+            "outlier",
+            (Dtype::Bf16, Dtype::F8E4m3),
+            &json!({ "scales": [0.37, 0.0123] }),
+        ),
+    ]
+}
+
+fn case(
+    (t, blocks, size, heads, d): Dims,
+    seed: u64,
+    family: &str,
+    (from, to): (Dtype, Dtype),
+    params: &Value,
+) -> Generated {
+    let label = format!("{t} tokens, {blocks} blocks of {size}, {heads}x{d}, {from} to {to}");
+    let mut v = Values::new(seed, &format!("{OP} {label}"));
+    let total = blocks * size;
+    // Neighbours of written slots stay, so that a slot that is off by one shows.
+    let mut slots: Vec<i32> =
+        v.permutation(total / 2).into_iter().take(t).map(|s| 2 * s as i32).collect();
+    if t > 2 {
+        slots[t / 2] = -1;
+    }
+    // K reaches 200 in a scaled cache: beyond an e4m3 without its scale only when multiplied by it.
+    let sd = if family == "outlier" { 60.0 } else { 1.0 };
+    let mut tokens =
+        |sd: f64| Tensor::from_f64(from, &[t, heads, d], &v.normals(t * heads * d, sd));
+    let (k, values) = (tokens(sd), tokens(sd / 30.0));
+    let shape = [blocks, size, heads, d];
+    let mut cache = || Tensor::from_f64(to, &shape, &v.normals(total * heads * d, 1.0));
+    let tensors = Tensors::from([
+        ("k".to_string(), k),
+        ("v".to_string(), values),
+        ("k_cache".to_string(), cache()),
+        ("v_cache".to_string(), cache()),
+        ("slot_mapping".to_string(), Tensor::from_i32(&[t], &slots)),
+    ]);
+    generated(OP, (family, false), &label, seed, params.clone(), to, tensors)
+}

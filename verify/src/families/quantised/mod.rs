@@ -1,0 +1,7 @@
+//! Layers in the quantised formats, and the cases of their dequantisations and products.
+
+pub(super) mod dequant;
+pub(super) mod gemm;
+mod layer;
+
+pub(super) use layer::{Awq, Ct, Fp8, Gptq, Scales, Spec};
