@@ -5,6 +5,8 @@
 //! NaN, a constant row and a row of -inf all give index 0.
 //! Points: none: comparisons are exact.
 
+use std::num::NonZeroUsize;
+
 use serde::{Deserialize, Serialize};
 
 use super::{ArgSpec, Fault, Inputs, Knob, Op, Out, OutSpec, Setup, Tensors, Tile, need};
@@ -36,8 +38,8 @@ pub struct Params {
     pub last_dropped: bool,
     /// The search starts from the value 0 instead of -inf: a fault.
     pub from_zero: bool,
-    /// Only whole tiles of so many elements are looked at; 0 is all: a fault otherwise.
-    pub tile: usize,
+    /// Only whole tiles of so many elements are looked at: a fault.
+    pub tile: Option<NonZeroUsize>,
     /// Elements are rounded to bf16 before they are compared: a fault.
     pub compared_in_bf16: bool,
 }
@@ -53,8 +55,8 @@ pub fn argmax(row: &[f64]) -> usize {
 
 fn best(row: &[f64], params: &Params) -> usize {
     let mut seen = row.len().saturating_sub(usize::from(params.last_dropped));
-    if params.tile > 0 {
-        seen = seen / params.tile * params.tile;
+    if let Some(tile) = params.tile {
+        seen -= seen % tile;
     }
     let row = &row[..seen];
     if !params.nan_ignored
@@ -142,7 +144,7 @@ impl Op for Argmax {
             let whole = width / tile * tile;
             if (1..width).contains(&whole) {
                 let detail = format!("elements {whole}..{width} are not looked at");
-                let edit = move |s: &mut Setup<Self>| s.params.tile = tile;
+                let edit = move |s: &mut Setup<Self>| s.params.tile = NonZeroUsize::new(tile);
                 let fault = Fault::new("A264", "tail_dropped", detail, edit);
                 faults.push(fault.keyed(format!("tile {tile}")));
             }

@@ -69,7 +69,7 @@ fn lookup_faults(params: &Params, tensors: &Tensors) -> Vec<Fault<Fp8Dequant>> {
     let sizes = tensors.get("weight").map_or([0, 0], |w| [w.rows(), w.cols()]);
     for (axis, lookup, name) in [(0, Lookup::PartialRow, "N"), (1, Lookup::PartialColumn, "K")] {
         let block = params.block[axis].max(1);
-        if [rows, columns][axis] > 1 && sizes[axis] % block != 0 {
+        if [rows, columns][axis] > 1 && !sizes[axis].is_multiple_of(block) {
             let detail = format!("the last block along {name} has the scale of the one before");
             push("A23B", "partial_group_scale", detail, lookup, name);
         }

@@ -103,7 +103,7 @@ impl Params {
     }
 
     /// The sum of column `c` times alpha.
-    fn scaled<R: Real>(&self, sum: R, c: usize) -> R {
+    pub(super) fn scaled<R: Real>(&self, sum: R, c: usize) -> R {
         let ignored = self.alpha_until.is_some_and(|until| c >= until);
         if self.alpha == 1.0 || ignored { sum } else { sum.mul(R::constant(self.alpha)) }
     }

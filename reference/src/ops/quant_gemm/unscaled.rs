@@ -136,7 +136,7 @@ pub(super) fn eval<D: Dequant, R: Real>(
         policy.apply("x", &mut row);
         let one = |(i, &c): (usize, &usize)| {
             let sum = weight.product(&row, i, params.unscaled, policy);
-            let sum = policy.apply_one("accumulated", sum);
+            let sum = policy.apply_one("accumulated", params.matmul.scaled(sum, c));
             bias.map_or(sum, |b| sum.add(b.at(c)))
         };
         let mut out: Vec<R> = cols.iter().enumerate().map(one).collect();
