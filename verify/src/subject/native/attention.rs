@@ -203,7 +203,7 @@ enum Probs {
     Online { block: usize, reversed: bool },
 }
 
-/// Where a rescaling is missing: at one block, or everywhere.
+/// Where a rescaling is missing: at one block, counted as the loop visits them, or everywhere.
 #[derive(Clone, Copy)]
 struct Missing {
     at: Option<usize>,
@@ -514,11 +514,10 @@ impl Query<'_> {
         if reversed {
             blocks.reverse();
         }
-        for keys in blocks {
+        for (at, keys) in blocks.into_iter().enumerate() {
             let larger = self.maximum(keys);
             let new = if larger > m || larger.is_nan() { larger } else { m };
             let rescale = if m == f32::NEG_INFINITY { 0.0 } else { steps.exp(m - new) };
-            let at = keys[0] as usize / block;
             let factor = |numerator: bool| match steps.missing {
                 Some(it) if it.numerator == numerator && it.at.is_none_or(|b| b == at) => 1.0,
                 _ => rescale,

@@ -108,22 +108,24 @@ pub(super) fn cases(op: &str) -> Vec<Case> {
             let parts = parts.map(|(n, d)| (n, m.normal(Bf16, &[3, d], 1.0)));
             vec![case(op, json!({}), Bf16, parts.into())]
         }
-        "add_rms_norm" => [Bf16, F16]
-            .map(|t| {
-                let (a, b) = (m.normal(t, &[6, 80], 2.0), m.normal(t, &[6, 80], 1.0));
+        "add_rms_norm" => [(Bf16, 2.0), (F16, 0.004)]
+            .map(|(t, sd)| {
+                let (a, b) = (m.normal(t, &[6, 80], sd), m.normal(t, &[6, 80], sd));
                 let tensors = vec![("a", a), ("b", b), ("weight", m.normal(t, &[80], 1.0))];
                 case(op, json!({ "norm": { "eps": 1e-6 } }), t, tensors)
             })
             .into(),
-        "qk_norm_rope" => {
-            let tensors = vec![
-                ("x", m.normal(Bf16, &[3, 2, 64], 2.0)),
-                ("weight", m.normal(Bf16, &[64], 1.0)),
-                ("positions", Tensor::from_i32(&[3], &[5, 6, 700])),
-            ];
-            let params = json!({ "norm": { "eps": 1e-6 }, "rope": { "theta": 1e6 } });
-            vec![case(op, params, Bf16, tensors)]
-        }
+        "qk_norm_rope" => [(Bf16, 2.0), (F16, 0.004)]
+            .map(|(t, sd)| {
+                let tensors = vec![
+                    ("x", m.normal(t, &[3, 2, 64], sd)),
+                    ("weight", m.normal(t, &[64], 1.0)),
+                    ("positions", Tensor::from_i32(&[3], &[5, 6, 700])),
+                ];
+                let params = json!({ "norm": { "eps": 1e-6 }, "rope": { "theta": 1e6 } });
+                case(op, params, t, tensors)
+            })
+            .into(),
         "attention_paged" => {
             let cache = [7, 8, 2, 16];
             let tensors = vec![

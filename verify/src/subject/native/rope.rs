@@ -201,7 +201,9 @@ impl<'a> Rope<'a> {
             let angle = frequency * position as f64;
             (libm::cos(angle) as f32, libm::sin(angle) as f32)
         } else {
-            (libm::cosf(f * p), libm::sinf(f * p))
+            // A tensor of bf16 angles: their product is rounded as well.
+            let angle = if both { bf16(f * p) } else { f * p };
+            (libm::cosf(angle), libm::sinf(angle))
         };
         let keep = |x: f32| {
             let x = run.stored_if("table", "stored", x * self.factor);
