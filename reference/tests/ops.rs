@@ -7,6 +7,14 @@ mod attention;
 mod composite;
 #[path = "ops/elementwise.rs"]
 mod elementwise;
+#[path = "ops/ensemble.rs"]
+mod ensemble;
+#[path = "ops/exhaustive.rs"]
+mod exhaustive;
+#[path = "ops/exhaustive_int4.rs"]
+mod exhaustive_int4;
+#[path = "ops/faults.rs"]
+mod faults;
 #[path = "ops/formats.rs"]
 mod formats;
 #[path = "ops/gptq.rs"]
@@ -23,6 +31,8 @@ mod moe;
 mod naive;
 #[path = "ops/parallel.rs"]
 mod parallel;
+#[path = "ops/plain_f32.rs"]
+mod plain_f32;
 #[path = "ops/rms_norm.rs"]
 mod rms_norm;
 #[path = "ops/rope.rs"]

@@ -1,6 +1,6 @@
 //! `assay check` passes the three kernels, and its report depends on the seed alone.
 
-use assay_tests::cli;
+use assay_tests::{cli, golden};
 use serde_json::Value;
 
 /// The report of a check without its timings, as text: key order included.
@@ -23,8 +23,12 @@ fn the_report_is_the_same_for_any_number_of_threads_and_for_every_run() {
 }
 
 #[test]
-fn all_kernels_pass_under_another_seed() {
-    let json: Value = serde_json::from_str(&report(&["--seed", "7"])).expect("JSON");
+fn all_kernels_pass_under_another_seed_and_are_admitted() {
+    let dir = tempfile::tempdir().expect("a temporary folder");
+    let ledger = dir.path().join("kernels.jsonl");
+    let ledger = ledger.to_str().expect("UTF-8");
+    let json: Value =
+        serde_json::from_str(&report(&["--seed", "7", "--ledger", ledger])).expect("JSON");
     assert_eq!((&json["assay_report"], &json["seed"]), (&1.into(), &7.into()));
     assert_eq!(json["result"], "pass");
     let kernels = json["kernels"].as_array().expect("kernels");
@@ -37,6 +41,10 @@ fn all_kernels_pass_under_another_seed() {
         assert!(uncertain.iter().all(|c| c.to_string().contains("key bias")), "{k:#}");
         assert!(k["runs"].as_u64() > k["cases"].as_u64(), "{k:#}");
     }
+    // What the manual's example requires is there.
+    let list = golden::path("../docs/kernels.toml");
+    let gate = cli::assay(["gate", ledger, "--require", list.to_str().expect("UTF-8")]);
+    assert_eq!(gate.code, 0, "{gate:#?}");
 }
 
 /// Nothing is kept between runs: two of them, each in its own process, agree.

@@ -1,11 +1,24 @@
 //! [`Ball`]: the oracle with its own error. Running an op over `Ball` gives the op's bound.
 
-use super::{dot, emulate, math, real::Real};
+mod reduction;
+
+use super::{math, real::Real};
 use crate::dtype::{Dtype, Rounding, pow2};
 use crate::policy::Accumulator;
 
 /// Unit roundoff of the oracle itself.
 const ORACLE_U: f64 = 1.0 / (1u64 << 53) as f64;
+
+/// Units u of e^x: two units in the last place, of up to 2 u each, from the correctly rounded value.
+pub(crate) const EXP: f64 = 5.0;
+/// Units u of e^x for each 1 of |x|: the rounding of x log2(e) and of the constant log2(e) in f32.
+const EXP_SLOPE: f64 = 1.25;
+/// Units u of 1/sqrt(x): likewise, or a root and a reciprocal within one unit of the exact ones (4 u).
+const RSQRT: f64 = 5.0;
+/// Units u of a quotient: a reciprocal within one unit of the exact one (2 u), and its product.
+const DIVISION: f64 = 3.0;
+/// A radius below any rounding, for a value that is known but not to the bit.
+pub(crate) const INEXACT: f64 = 1e-30;
 
 /// A value `v` computed in f64, and how far a legitimate implementation in `P`-bit arithmetic may be
 /// from it (24 for f32, 53 for f64).
@@ -84,79 +97,6 @@ impl<const P: i32> Ball<P> {
         let e = if P == 24 { pow2(-126) } else { 0.0 };
         Ball { r: self.r + e, s: self.s + e, ..self }
     }
-
-    /// The rounding errors of a reduction over `k` terms in any order, added to the propagated ones.
-    fn reduction(propagated: Self, k: usize, stats: &Stats, products: bool) -> Self {
-        let y = propagated.v;
-        if !y.is_finite() {
-            return Ball::exact(y);
-        }
-        let one_term = stats.terms <= 1;
-        if propagated.is_exact()
-            && ((stats.integers && stats.abs <= pow2(P))
-                || (one_term && stats.representable::<P>()))
-        {
-            return propagated;
-        }
-        let kf = k as f64;
-        let hard = (kf + 1.0) * Self::u() * stats.abs + kf * Self::eta();
-        if k <= 4 {
-            return Ball {
-                v: y,
-                r: propagated.r + hard,
-                s: propagated.s.hypot(hard),
-                d: propagated.d,
-            };
-        }
-        let u2 = pow2(-2 * P) + ORACLE_U * ORACLE_U;
-        let q = stats.squares;
-        let fused = if products { q / 3.0 } else { 0.0 };
-        let variance = u2 * (kf * (2.0 * y * y + q) / 18.0 + fused);
-        let drift = if stats.abs < 2.0 * y.abs() { 0.125 * kf * Self::u() * y.abs() } else { 0.0 };
-        Ball {
-            v: y,
-            r: propagated.r + hard,
-            s: propagated.s.hypot(variance.sqrt() + kf * Self::eta()),
-            d: propagated.d + drift,
-        }
-    }
-}
-
-/// What the bound of a reduction needs to know of its terms.
-struct Stats {
-    /// Sum of the terms' absolute values.
-    abs: f64,
-    /// Sum of their squares.
-    squares: f64,
-    /// Whether all terms are products of integers, so that any order is exact below 2^P.
-    integers: bool,
-    /// Non-zero terms.
-    terms: usize,
-    /// The last non-zero term and its rounding error.
-    last: (f64, f64),
-}
-
-impl Stats {
-    fn of<const P: i32>(a: &[Ball<P>], b: Option<&[Ball<P>]>) -> Stats {
-        let mut s = Stats { abs: 0.0, squares: 0.0, integers: true, terms: 0, last: (0.0, 0.0) };
-        for (i, x) in a.iter().enumerate() {
-            let y = b.map_or(1.0, |b| b[i].v);
-            let t = x.v * y;
-            s.abs += t.abs();
-            s.squares += t * t;
-            s.integers &= x.v.trunc() == x.v && y.trunc() == y;
-            if t != 0.0 {
-                s.terms += 1;
-                s.last = (t, libm::fma(x.v, y, -t));
-            }
-        }
-        s
-    }
-
-    fn representable<const P: i32>(&self) -> bool {
-        let (t, error) = self.last;
-        error == 0.0 && (P == 53 || f64::from(t as f32) == t)
-    }
 }
 
 fn values<const P: i32>(a: &[Ball<P>]) -> Vec<f64> {
@@ -165,6 +105,7 @@ fn values<const P: i32>(a: &[Ball<P>]) -> Vec<f64> {
 
 impl<const P: i32> Real for Ball<P> {
     const BITS: i32 = P;
+    const IS_BOUND: bool = true;
 
     fn lift(x: f64) -> Self {
         Ball::exact(x)
@@ -224,19 +165,23 @@ impl<const P: i32> Real for Ball<P> {
         if room <= 0.0 {
             return Ball { v, r: f64::INFINITY, s: f64::INFINITY, d: 0.0 };
         }
-        let exact = libm::fma(v, o.v, -self.v) == 0.0;
         if P == 24 && o.v.abs() + o.r > f64::from(f32::MAX) {
             // The divisor may be infinite there, the quotient then zero.
             let most = (self.v.abs() + self.r) / room;
             return Ball { v, r: most, s: most, d: 0.0 };
         }
-        Ball {
+        let propagated = Ball {
             v,
             r: (self.r + v.abs() * o.r) / room,
             s: self.s.hypot(v * o.s) / room,
             d: (self.d + v.abs() * o.d) / room,
+        };
+        // Exact both as a division and as a product with the reciprocal.
+        let shifts = o.is_exact() && pow2_exact(o.v);
+        if P == 53 || shifts || v == 0.0 {
+            return propagated.rounded(libm::fma(v, o.v, -self.v) == 0.0);
         }
-        .rounded(exact)
+        propagated.with_units(DIVISION)
     }
 
     fn exp(self) -> Self {
@@ -250,7 +195,7 @@ impl<const P: i32> Real for Ball<P> {
         }
         let grow = |e: f64| v * math::expm1(e);
         Ball { v, r: grow(self.r), s: grow(self.s), d: grow(self.d) }
-            .with_units(4.0 + self.v.abs())
+            .with_units(EXP + EXP_SLOPE * self.v.abs())
             .flushed()
     }
 
@@ -269,44 +214,39 @@ impl<const P: i32> Real for Ball<P> {
         }
         let hard = 1.0 / room.sqrt() - v;
         let slope = v / (2.0 * self.v);
-        Ball { v, r: hard, s: slope * self.s, d: slope * self.d }.with_units(3.0)
+        Ball { v, r: hard, s: slope * self.s, d: slope * self.d }.with_units(RSQRT)
     }
 
     fn dot(a: &[Self], b: &[Self], first: usize, acc: &Accumulator) -> Self {
-        let exact_inputs = a.iter().chain(b).all(|x| x.is_exact());
-        let (av, bv) = (values(a), values(b));
-        if acc.is_exact() && exact_inputs {
-            return Ball::exact(emulate::dot(&av, Some(&bv), acc));
-        }
-        let v = dot::dot_f64(&av, &bv, first);
-        let mut propagated = Ball::exact(v);
-        if !exact_inputs {
-            let mut var = 0.0;
-            for (x, y) in a.iter().zip(b) {
-                let (xa, ya) = (x.v.abs(), y.v.abs());
-                propagated.r += xa * y.r + ya * x.r + x.r * y.r;
-                propagated.d += xa * y.d + ya * x.d + x.d * y.d;
-                let (p, q) = (xa * y.s, ya * x.s);
-                var += p * p + q * q;
-            }
-            propagated.s = var.sqrt();
-        }
-        Self::reduction(propagated, a.len(), &Stats::of(a, Some(b)), true)
+        Self::ball_dot(a, b, first, acc)
     }
 
     fn sum(a: &[Self], first: usize, acc: &Accumulator) -> Self {
-        let exact_inputs = a.iter().all(|x| x.is_exact());
-        let av = values(a);
-        if acc.is_exact() && exact_inputs {
-            return Ball::exact(emulate::dot(&av, None, acc));
+        Self::ball_sum(a, first, acc)
+    }
+
+    fn weighted_means(
+        w: &[Self],
+        columns: &[&[Self]],
+        first: usize,
+        acc: &Accumulator,
+    ) -> Vec<Self> {
+        if w.iter().all(|x| x.is_exact()) {
+            let sum = Self::ball_sum(w, first, acc);
+            return columns.iter().map(|v| Self::ball_dot(w, v, first, acc).div(sum)).collect();
         }
-        let mut propagated = Ball::exact(dot::sum_f64(&av, first));
-        if !exact_inputs {
-            propagated.r = a.iter().map(|x| x.r).sum();
-            propagated.d = a.iter().map(|x| x.d).sum();
-            propagated.s = a.iter().map(|x| x.s * x.s).sum::<f64>().sqrt();
+        Self::means_of_uncertain(w, columns, first, acc)
+    }
+
+    fn spread(self) -> f64 {
+        self.s
+    }
+
+    fn widened(self, hard: f64, sd: f64) -> Self {
+        if !self.v.is_finite() {
+            return self;
         }
-        Self::reduction(propagated, a.len(), &Stats::of(a, None), false)
+        Ball { v: self.v, r: self.r + hard, s: self.s.hypot(sd), d: self.d }
     }
 
     fn round(self, rounding: Rounding, lambda: f64) -> Self {
@@ -378,7 +318,7 @@ mod tests {
                 0, &Accumulator::ANY);
             let forward: f32 = a.iter().zip(&b).fold(0.0, |s, (x, y)| s + x * y);
             let backward: f32 = a.iter().zip(&b).rev().fold(0.0, |s, (x, y)| x.mul_add(*y, s));
-            for got in [forward, backward, super::dot::dot_f32(&a, &b, 0)] {
+            for got in [forward, backward, crate::arith::dot::dot_f32(&a, &b, 0)] {
                 let error = (f64::from(got) - ball.v).abs();
                 prop_assert!(error <= ball.r, "hard: {error:e} > {:e}", ball.r);
                 prop_assert!(error <= ball.radius(8.0), "8 sigma: {error:e} > {:e}", ball.radius(8.0));

@@ -11,6 +11,8 @@ use crate::policy::Accumulator;
 pub trait Real: Copy + Debug + Send + Sync + 'static {
     /// Significant bits of the arithmetic that is carried out or, for a bound, described.
     const BITS: i32;
+    /// Whether it describes an error, so that what only widens one is worth computing.
+    const IS_BOUND: bool = false;
     /// A stored value, exact.
     fn lift(x: f64) -> Self;
     /// A constant that implementations hold rounded to their compute dtype.
@@ -37,6 +39,28 @@ pub trait Real: Copy + Debug + Send + Sync + 'static {
     fn sum(a: &[Self], first: usize, acc: &Accumulator) -> Self;
     /// Rounded to a stored dtype; `lambda` turns a standard deviation into a radius.
     fn round(self, rounding: Rounding, lambda: f64) -> Self;
+
+    /// The means of `columns` with weights `w` that numerator and denominator share:
+    /// sum w v / sum w; `first` as in [`Real::dot`].
+    fn weighted_means(
+        w: &[Self],
+        columns: &[&[Self]],
+        first: usize,
+        acc: &Accumulator,
+    ) -> Vec<Self> {
+        let sum = Self::sum(w, first, acc);
+        columns.iter().map(|v| Self::dot(w, v, first, acc).div(sum)).collect()
+    }
+
+    /// Standard deviation of its error; 0 where no error is carried.
+    fn spread(self) -> f64 {
+        0.0
+    }
+
+    /// The value with a further error of a hard radius and a standard deviation.
+    fn widened(self, _hard: f64, _sd: f64) -> Self {
+        self
+    }
 
     /// Whether every implementation has this very value; always true where no error is carried.
     fn is_exact(self) -> bool {

@@ -37,7 +37,12 @@ impl StoredZeros {
     ///
     /// # Errors
     /// When they do not fit one another.
-    pub fn read(bits: u32, qweight: &Tensor, qzeros: &Tensor, g_idx: &Tensor) -> Result<StoredZeros> {
+    pub fn read(
+        bits: u32,
+        qweight: &Tensor,
+        qzeros: &Tensor,
+        g_idx: &Tensor,
+    ) -> Result<StoredZeros> {
         let (n, k, groups) = (qweight.cols(), g_idx.len(), qzeros.rows());
         let fits = packed::values(qweight.rows(), bits).is_some_and(|v| v >= k)
             && packed::values(qzeros.cols(), bits).is_some_and(|v| v >= n)

@@ -176,6 +176,7 @@ impl Visitor for Knobs<'_> {
         let choice = |c: Choice<O>| Choice {
             value: c.value,
             framework_only: c.framework_only,
+            rare: c.rare,
             edit: lift(c.edit),
         };
         let knob = |k: Knob<O>| Knob {

@@ -43,6 +43,7 @@ impl<O: Op, P: Op> Lens<O, P> {
         let lift = |c: Choice<P>| Choice {
             value: c.value,
             framework_only: c.framework_only,
+            rare: c.rare,
             edit: self.edit(c.edit),
         };
         Knob { name: knob.name, choices: knob.choices.into_iter().map(lift).collect() }

@@ -6,6 +6,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::arith::Real;
+use crate::dtype::{Dtype, Rounding};
 use crate::error::{Error, Result};
 
 /// The widths that are read.
@@ -94,6 +96,14 @@ impl Reading {
         }
         i64::from(value & mask(self.bits))
     }
+}
+
+/// q s - z s by one f16 fma, with z s rounded to f16 before: how an implementation dequantises that
+/// keeps the scaled zero point beside the scale.
+pub(super) fn fused_zero<R: Real>(q: i64, z: i64, scale: R, lambda: f64) -> R {
+    let half = Rounding::nearest(Dtype::F16);
+    let zero = R::lift(z as f64).mul(scale).round(half, lambda);
+    R::lift(q as f64).mul(scale).sub(zero).round(half, lambda)
 }
 
 /// The slot of a word that holds logical value j in AWQ's interleave of 8: slot i holds value

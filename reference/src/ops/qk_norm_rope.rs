@@ -75,6 +75,7 @@ const NORM_NAMES: &[(&str, &str, &str)] = &[
     ("truncating_store", "A2B9", "normed_truncating_store"),
     ("ties_away_store", "A2BA", "normed_ties_away_store"),
     ("skipped", "A2BB", "norm_skipped"),
+    ("store_via_f16", "A2BF", "normed_store_via_f16"),
 ];
 const ROPE_NAMES: &[(&str, &str, &str)] = &[("skipped", "A2BC", "rope_skipped")];
 
@@ -123,6 +124,10 @@ impl Op for QkNormRope {
             Error::Arg { arg, what, .. } => Error::arg(Self::NAME, arg, what),
             other => other,
         };
+        if params.norm.heads.is_some() {
+            let what = "must be missing: all heads of x are normalised";
+            return Err(Error::arg(Self::NAME, "norm.heads", what));
+        }
         need(Self::NAME, tensors, "weight", true)?;
         RmsNorm::check(&params.norm, tensors).map_err(own)?;
         Rope::check(&params.rope, tensors).map_err(own)

@@ -4,8 +4,9 @@ use std::fmt;
 use std::sync::Arc;
 
 use super::{Basis, Op, Out, Tensors, Tile};
-use crate::dtype::{Mode, Rounding, pow2};
+use crate::dtype::{Dtype, Mode, Rounding, pow2};
 use crate::policy::{At, Policy, Transform};
+use crate::tensor::Tensor;
 
 /// Everything that an evaluation depends on.
 #[derive(Debug)]
@@ -53,6 +54,8 @@ pub struct Choice<O: Op> {
     pub value: &'static str,
     /// Legitimate only in a framework's eager forward (for a kernel it is at best a fault).
     pub framework_only: bool,
+    /// Few implementations do it: tried when no common choice explains the output.
+    pub rare: bool,
     /// How to get there from the default.
     pub edit: Edit<O>,
 }
@@ -68,7 +71,8 @@ pub struct Knob<O: Op> {
 impl<O: Op> Knob<O> {
     /// A knob whose first choice changes nothing.
     pub fn new(name: &'static str, default: &'static str) -> Self {
-        let first = Choice { value: default, framework_only: false, edit: Arc::new(|_| {}) };
+        let edit: Edit<O> = Arc::new(|_| {});
+        let first = Choice { value: default, framework_only: false, rare: false, edit };
         Knob { name, choices: vec![first] }
     }
 
@@ -79,6 +83,17 @@ impl<O: Op> Knob<O> {
         edit: impl Fn(&mut Setup<O>) + Send + Sync + 'static,
     ) -> Self {
         self.choice(value, false, edit)
+    }
+
+    /// Adds a choice that is legitimate anywhere but that few implementations make.
+    pub fn or_rarely(
+        self,
+        value: &'static str,
+        edit: impl Fn(&mut Setup<O>) + Send + Sync + 'static,
+    ) -> Self {
+        let mut knob = self.choice(value, false, edit);
+        knob.choices.last_mut().expect("just added").rare = true;
+        knob
     }
 
     /// Adds a choice that is legitimate in a framework's eager forward only.
@@ -96,7 +111,7 @@ impl<O: Op> Knob<O> {
         framework_only: bool,
         edit: impl Fn(&mut Setup<O>) + Send + Sync + 'static,
     ) -> Self {
-        self.choices.push(Choice { value, framework_only, edit: Arc::new(edit) });
+        self.choices.push(Choice { value, framework_only, rare: false, edit: Arc::new(edit) });
         self
     }
 }
@@ -261,6 +276,16 @@ pub fn store_faults<O: Op>(codes: [&'static str; 2]) -> Vec<Fault<O>> {
         Fault::new(codes[0], "truncating_store", truncated, truncate),
         Fault::new(codes[1], "ties_away_store", away, round_away),
     ]
+}
+
+/// The store of a bf16 output by way of f16, which rounds twice: for ops whose input `main` is bf16.
+pub fn via_f16_fault<O: Op>(main: Option<&Tensor>) -> Option<Fault<O>> {
+    main.filter(|t| t.dtype() == Dtype::Bf16).map(|_| {
+        let detail = "the output is rounded to f16 before it is rounded to bf16";
+        Fault::new("A230", "store_via_f16", detail, |s: &mut Setup<O>| {
+            s.policy.round_at("output", Dtype::F16);
+        })
+    })
 }
 
 /// A constant factor on the output, solved from the residual.

@@ -6,9 +6,9 @@ use crate::arith::{Real, fenv::DefaultEnv};
 use crate::checkpoint::Checkpoint;
 use crate::error::{Error, Result};
 use crate::ops::{Arg, Basis, Inputs, Tensors};
+use crate::qwen::jitter::Jitter;
 use crate::qwen::plan::{Node, Plan, Source, View, as_loaded};
 use crate::qwen::preset::Preset;
-use crate::qwen::jitter::Jitter;
 use crate::qwen::shard::Ranks;
 use crate::qwen::variant::{Positions, Wiring};
 use crate::tensor::Tensor;
@@ -83,7 +83,8 @@ impl<'c, R: Basis> Forward<'c, R> {
             for (arg, source) in &node.inputs {
                 match source {
                     Source::Weight(name) => {
-                        tensors.insert(arg.to_string(), as_loaded(stored(name)?, arg, preset.dtype));
+                        tensors
+                            .insert(arg.to_string(), as_loaded(stored(name)?, arg, preset.dtype));
                     }
                     Source::Part(name, cut) => {
                         let part = cut.of(&checkpoint.tensor(name)?);

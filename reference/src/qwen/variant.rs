@@ -98,7 +98,12 @@ impl Form {
     }
 
     /// Sets a param of every call of an op.
-    fn param(self, op: &'static str, name: &'static str, value: impl Into<serde_json::Value>) -> Form {
+    fn param(
+        self,
+        op: &'static str,
+        name: &'static str,
+        value: impl Into<serde_json::Value>,
+    ) -> Form {
         let value = value.into();
         self.nodes(move |node| {
             if node.op == op {
@@ -163,7 +168,8 @@ impl ForwardFault {
         let right = Wiring::new(config, Angle::F32);
         let wrong = fault.wiring(config, Angle::F32);
         let shadows = wrong.made.keys().any(|k| wrong.reads(k));
-        (self.reach != Reach::Model && (wrong.plan.nodes != right.plan.nodes || shadows)).then_some(fault)
+        (self.reach != Reach::Model && (wrong.plan.nodes != right.plan.nodes || shadows))
+            .then_some(fault)
     }
 
     /// How the wrong forward of the model with this (true) config is put together.

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use assay_reference::arith::Ball;
+use assay_reference::arith::{Ball, Real};
 use assay_reference::ops::add::Add;
 use assay_reference::ops::add_rms_norm::{self, AddRmsNorm};
 use assay_reference::ops::attention::Attention;
@@ -16,9 +16,7 @@ use assay_reference::ops::{Op, Setup, Tile};
 use assay_reference::{Dtype, Tensor};
 use proptest::prelude::*;
 
-use crate::harness::{
-    Draw, STORED, bits, config, every_choice_is_reachable, holds, holds_apart, setup,
-};
+use crate::harness::{Draw, STORED, bits, config, every_choice_is_reachable, holds, setup};
 use crate::naive::{self, Heads, Turns};
 
 fn sum(seed: u64, rows: usize, d: usize, dtype: Dtype, sd: f64) -> Setup<AddRmsNorm> {
@@ -263,6 +261,26 @@ fn stored_partitions_are_rounded_before_they_are_weighted() {
     }
     for (got, want) in output(&s, 0).into_iter().zip(want) {
         assert!((got - want).abs() < 1e-13, "{got} for {want}");
+    }
+}
+
+/// A fault that reaches into the next row looks the same through a tile.
+#[test]
+fn a_tile_of_a_fault_equals_the_whole() {
+    let s = stored_as(Dtype::Bf16, sum(6, 5, 70, Dtype::Bf16, 1.0));
+    let faults = AddRmsNorm::faults(&s.params, &s.tensors);
+    assert!(faults.len() > 20, "{}", faults.len());
+    for f in faults {
+        let mut wrong = s.clone();
+        (f.edit)(&mut wrong);
+        let tile = Tile { rows: Some(vec![3, 1]), cols: Some(vec![0, 69, 2]) };
+        let part = wrong.eval::<f64>(&tile);
+        for (i, part) in part.iter().enumerate() {
+            let all = output(&wrong, i);
+            let want: Vec<f64> =
+                [3, 1].iter().flat_map(|r| [0, 69, 2].map(|c| all[r * 70 + c])).collect();
+            assert_eq!(bits(&part.data), bits(&want), "{f:?}, output {i}");
+        }
     }
 }
 

@@ -49,7 +49,10 @@ fn the_data_tell_the_format_whatever_the_label() {
 #[test]
 fn what_the_data_do_not_tell_is_left_undecided() {
     for bits in [2, 3, 4, 8] {
-        let (v1, v2) = (zeros(&format!("v1-{bits}bit-zeros"), bits), zeros(&format!("v2-{bits}bit-zeros"), bits));
+        let (v1, v2) = (
+            zeros(&format!("v1-{bits}bit-zeros"), bits),
+            zeros(&format!("v2-{bits}bit-zeros"), bits),
+        );
         assert_eq!(v1, v2);
         assert_eq!(v1.format, None, "{bits} bits: {v1:?}");
     }

@@ -129,8 +129,16 @@ fn one_layer(names: &[&str]) {
         ("fault-02", "forward.kv_head", "in layer 0 alone"),
         ("fault-04", "forward.gate_up_swapped", "in layer 1 alone"),
         ("fault-06", "forward.attention_scale", "in layer 0 alone"),
-        ("fault-07", "forward.qk_norm_missing", "q: the norm over each head of q is left out, in layer 1 alone"),
-        ("fault-08", "forward.rope_theta", "1e4: rope theta is 10000 instead of 1000000, in layer 1 alone"),
+        (
+            "fault-07",
+            "forward.qk_norm_missing",
+            "q: the norm over each head of q is left out, in layer 1 alone",
+        ),
+        (
+            "fault-08",
+            "forward.rope_theta",
+            "1e4: rope theta is 10000 instead of 1000000, in layer 1 alone",
+        ),
         ("fault-09", "forward.rope_pairing", "in layer 0 alone"),
     ];
     let all = golden::json("faults.json");
@@ -150,7 +158,9 @@ fn one_layer(names: &[&str]) {
                 assert!(findings[0].text.contains(text), "{name}: {findings:?}");
             }
             // An op's fault, or one below what roundings do.
-            None => assert!(findings.iter().all(|f| f.name == "unexplained"), "{name}: {findings:?}"),
+            None => {
+                assert!(findings.iter().all(|f| f.name == "unexplained"), "{name}: {findings:?}")
+            }
         }
     }
 }

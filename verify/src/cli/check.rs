@@ -147,6 +147,7 @@ fn run_kernels(args: &CheckArgs, kernels: &[&Kernel], start: Instant) -> anyhow:
         );
     }
     let bar = progress::bar(kernels.iter().map(|k| suite::steps(k, args.seed)).sum());
+    progress::show_searches(&bar);
     let mut reports = Vec::new();
     for kernel in kernels {
         bar.set_message(kernel.name);

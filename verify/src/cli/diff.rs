@@ -49,6 +49,7 @@ pub(super) fn run(args: &DiffArgs) -> anyhow::Result<u8> {
     let preset = args.preset.as_deref().map(Preset::named).transpose()?;
     let trace = Trace::open(&args.trace)?;
     let bar = progress::bar(0);
+    progress::show_searches(&bar);
     let report = diff::diff(
         &checkpoint,
         &trace,

@@ -4,6 +4,7 @@ mod check;
 mod diff;
 mod gate;
 mod list;
+mod power;
 mod progress;
 mod replay;
 mod run;
@@ -59,11 +60,13 @@ enum Command {
     Run(Box<run::RunArgs>),
     /// Diff a recorded trace against the reference, op by op, on the trace's own inputs
     Diff(diff::DiffArgs),
+    /// Measure what the suite catches and how often it raises a false alarm, beside other criteria
+    Power(power::PowerArgs),
     /// Ask a ledger whether the kernels that a service needs passed, as they are now
     Gate(gate::GateArgs),
     /// Repeat the judgement of a saved case, or run a kernel on it
     Replay(replay::ReplayArgs),
-    /// List ops, kernels, presets, mutants or finding codes
+    /// List ops, their variants, kernels, presets, mutants or finding codes
     List(list::ListArgs),
 }
 
@@ -201,6 +204,7 @@ fn dispatch(cli: Cli) -> anyhow::Result<u8> {
         Command::Check(args) => check::run(&args),
         Command::Run(args) => run::run(&args),
         Command::Diff(args) => diff::run(&args),
+        Command::Power(args) => power::run(&args),
         Command::Gate(args) => gate::run(&args),
         Command::Replay(args) => replay::run(&args),
         Command::List(args) => list::run(&args),

@@ -10,7 +10,7 @@ use serde::Serialize;
 use super::{JsonArgs, check, say};
 use crate::judge::{Judgement, Unseen};
 use crate::ledger::Evidence;
-use crate::replay::{Bench, Replay, capture, shrink};
+use crate::replay::{Bench, Replay, Trial, capture, shrink};
 use crate::report::{Envelope, text, write_json};
 use crate::suite::KernelReport;
 
@@ -42,47 +42,68 @@ struct ReplayBody {
 pub(super) fn run(args: &ReplayArgs) -> anyhow::Result<u8> {
     let start = Instant::now();
     args.json.check()?;
-    let replay = Replay::read(&args.file)?;
-    let report = judged(args, &replay)
+    let mut replay = Replay::read(&args.file)?;
+    let reports = reports(args, &mut replay)
         .with_context(|| format!("{}: cannot be replayed", args.file.display()))?;
-    let found = report.judgement.verdict.findings();
-    let mut said = text::check(std::slice::from_ref(&report));
+    let found = reports.iter().find_map(|r| r.judgement.verdict.findings().into_iter().next());
+    let mut said = text::check(&reports);
     if let Some(wanted) = &replay.finding {
-        said += &match found.first().map(|f| &f.name) {
-            Some(name) if name == wanted => format!("\nas it was saved: {wanted}\n"),
-            Some(name) => format!("\nnot as it was saved: {wanted} then, {name} now\n"),
+        said += &match &found {
+            Some(f) if f.name == *wanted => format!("\nas it was saved: {wanted}\n"),
+            Some(f) => format!("\nnot as it was saved: {wanted} then, {} now\n", f.name),
             None => format!("\nnot as it was saved: {wanted} then, no finding now\n"),
         };
     }
     args.json.say(&said);
-    let (code, result) = check::outcome(std::slice::from_ref(&report));
+    let (code, result) = check::outcome(&reports);
     if let Some(path) = &args.json.json {
-        let body = ReplayBody { saved_for: replay.finding, kernels: vec![report] };
+        let body = ReplayBody { saved_for: replay.finding, kernels: reports };
         let seconds = start.elapsed().as_secs_f64();
         write_json(path, &Envelope::new("replay", result, None, seconds, body))?;
     }
     Ok(code)
 }
 
-/// The judgement of the saved output, or of the kernel that is asked for.
-fn judged(args: &ReplayArgs, replay: &Replay) -> anyhow::Result<KernelReport> {
-    let name = args.kernel.as_ref().or(replay.kernel.as_ref());
-    let report = |judgement, output: Option<&_>| KernelReport {
-        kernel: name.cloned().unwrap_or_else(|| "-".into()),
+/// A report for each output in the file, or for the kernel that is asked for.
+fn reports(args: &ReplayArgs, replay: &mut Replay) -> anyhow::Result<Vec<KernelReport>> {
+    let name = args.kernel.clone().or_else(|| replay.kernel.clone());
+    if args.kernel.is_some() || args.source.is_some() || args.rerun {
+        let name = name.as_ref().context("no kernel is named in the file: --kernel does")?;
+        let trial = rerun(args, name, replay)?;
+        replay.set_outputs(trial.outputs);
+        if !trial.judgement.verdict.is_pass() {
+            return Ok(vec![report(replay, Some(name), None, trial.judgement)]);
+        }
+    }
+    if replay.case.outputs.is_empty() {
+        let reason = "the file holds no output: the kernel did not complete. `--rerun` runs the source \
+                      in the file, `--kernel NAME` a kernel";
+        return Ok(vec![report(replay, name.as_ref(), None, Judgement::skipped(reason))]);
+    }
+    let judged = replay.judge(Unseen::Applicable)?.into_iter();
+    Ok(judged.map(|(output, j)| report(replay, name.as_ref(), Some(&output), j)).collect())
+}
+
+fn report(
+    replay: &Replay,
+    kernel: Option<&String>,
+    output: Option<&str>,
+    judgement: Judgement,
+) -> KernelReport {
+    let several = replay.case.outputs.len() > 1;
+    let suffix = output.filter(|_| several).map_or(String::new(), |o| format!(" {o}"));
+    let stored = output.and_then(|o| replay.case.outputs.get(o));
+    KernelReport {
+        kernel: format!("{}{suffix}", kernel.map_or("-", String::as_str)),
         op: replay.case.op.clone(),
         cases: 1,
-        evidence: Evidence::of(&[replay.generated()], &[output]),
+        evidence: Evidence::of(&[replay.generated()], &[stored]),
         judgement,
-    };
-    if args.kernel.is_none() && args.source.is_none() && !args.rerun {
-        let Some(output) = replay.output() else {
-            let reason = "the file holds no output: the kernel did not complete. `--rerun` runs \
-                          the source in the file, `--kernel NAME` a kernel";
-            return Ok(report(Judgement::skipped(reason), None));
-        };
-        return Ok(report(replay.judge(output, Unseen::Applicable)?, Some(output)));
     }
-    let name = name.context("--source needs --kernel: the file names none")?;
+}
+
+/// Runs a kernel on the case.
+fn rerun(args: &ReplayArgs, name: &String, replay: &Replay) -> anyhow::Result<Trial> {
     let kernel = check::selected(std::slice::from_ref(name))?.remove(0);
     ensure!(
         kernel.op == replay.case.op,
@@ -100,13 +121,7 @@ fn judged(args: &ReplayArgs, replay: &Replay) -> anyhow::Result<KernelReport> {
         None => kernel.source.to_string(),
     };
     let bench = Bench::emulated(kernel, &source)?;
-    let trial = bench.try_case(&replay.generated(), &replay.options, replay.checked)?;
-    let output = trial.output.as_ref();
-    let judgement = match output.filter(|_| trial.judgement.verdict.is_pass()) {
-        Some(output) => replay.judge(output, Unseen::Applicable)?,
-        None => trial.judgement,
-    };
-    Ok(report(judgement, output))
+    bench.try_case(&replay.generated(), &replay.options, replay.checked)
 }
 
 /// Saves the smallest case that shows a failing report's first finding, shrunk if `smaller`, as
@@ -143,7 +158,7 @@ pub(super) fn save<'a>(
             let trial = bench.try_case(&shrunk.case, &options, checked)?;
             note = format!(", shrunk in {} launches", shrunk.tried);
             replay = bench.replay(&shrunk.case, &options, checked);
-            replay.set_output(trial.output);
+            replay.set_outputs(trial.outputs);
             replay.finding = Some(wanted.clone());
         }
     }

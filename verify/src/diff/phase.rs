@@ -34,7 +34,8 @@ pub(super) fn errors(runs: &[Observation]) -> Result<Vec<PhaseError>> {
         let setup = Setup::<Rope> { params, policy, tensors: case.tensors.clone() };
         let right = setup.eval::<f64>(&Tile::ALL).remove(0).data;
         let observed = run.output.to_f64();
-        let (Some(x), Some(positions)) = (case.tensors.get("x"), case.tensors.get("positions")) else {
+        let (Some(x), Some(positions)) = (case.tensors.get("x"), case.tensors.get("positions"))
+        else {
             continue;
         };
         let &[tokens, heads, d] = x.shape() else { continue };

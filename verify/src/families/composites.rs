@@ -45,7 +45,7 @@ pub(super) fn examples(op: &str) -> Vec<Example> {
                 ("v", ones(Dtype::F32, &[3, 2, 8])),
                 ("k_cache", cache()),
                 ("v_cache", cache()),
-                ("slot_mapping", Tensor::from_i32(&[3], &[5, -1, 40])),
+                ("slot_mapping", Tensor::from_i32(&[3], &[0, -1, 3])),
             ];
             vec![(json!({ "scales": [0.5, 0.3] }), tensors)]
         }

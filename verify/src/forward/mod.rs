@@ -124,7 +124,13 @@ impl Search<'_> {
     }
 
     /// Names what explains a stretch that the right forward does not.
-    fn name(&mut self, span: &Span, observed: &Values, right: &Spread, fit: &Fit) -> Result<Verdict> {
+    fn name(
+        &mut self,
+        span: &Span,
+        observed: &Values,
+        right: &Spread,
+        fit: &Fit,
+    ) -> Result<Verdict> {
         if let Some((probe, i)) = not_finite(observed) {
             let pattern = format!("`{probe}` is not finite, first at element {i}");
             return Ok(Verdict::Unexplained { pattern });

@@ -62,7 +62,10 @@ impl Span {
         let in_head = ["final_norm", "logits"].contains(&probe);
         let stream = ["attn_residual", "mlp_residual"];
         in_head && self.head
-            || self.layers.clone().any(|l| stream.iter().any(|s| probe == format!("layers.{l}.{s}")))
+            || self
+                .layers
+                .clone()
+                .any(|l| stream.iter().any(|s| probe == format!("layers.{l}.{s}")))
     }
 }
 
@@ -107,7 +110,12 @@ impl Runner<'_> {
     }
 
     /// One run of the first `tokens` tokens, of no particular rounding.
-    pub(super) fn one(&self, span: &Span, fault: Option<&ForwardFault>, tokens: usize) -> Result<Values> {
+    pub(super) fn one(
+        &self,
+        span: &Span,
+        fault: Option<&ForwardFault>,
+        tokens: usize,
+    ) -> Result<Values> {
         self.run(span, self.wiring(fault), tokens, &self.presets()[0], None)
     }
 
@@ -157,13 +165,18 @@ impl Runner<'_> {
                 break;
             }
             let mut given = Given::new();
-            if let Some((name, t)) = span.from.as_deref().and_then(|p| Some((p, self.trace.get(p)?))) {
+            if let Some((name, t)) =
+                span.from.as_deref().and_then(|p| Some((p, self.trace.get(p)?)))
+            {
                 let rows = t.slice_outer(start..end).to_f64().into_iter().map(R::lift).collect();
                 given.insert(name, (rows, t.cols()));
             }
             let mut see = |node: &Node, x: &[R]| {
                 if span.compares(&node.probe) {
-                    values.entry(node.probe.clone()).or_default().extend(x.iter().map(|v| v.value()));
+                    values
+                        .entry(node.probe.clone())
+                        .or_default()
+                        .extend(x.iter().map(|v| v.value()));
                 }
             };
             forward.step_from(&manifest.tokens[start..end], given, &mut see)?;

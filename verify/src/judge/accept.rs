@@ -107,14 +107,19 @@ impl Metrics {
     }
 }
 
+/// Whether an observed element is one that the oracle allows.
+pub(super) fn inside(o: f64, e: &Expected, i: usize) -> bool {
+    (e.lo[i] <= o && o <= e.hi[i]) || o == e.v[i] || (o.is_nan() && e.v[i].is_nan())
+}
+
 /// An element's error as a fraction of its budget (the radius before the output's rounding and the
 /// most that rounding can move a value): at most 1 inside [lo, hi], above 1 outside.
 pub(super) fn ratio(o: f64, e: &Expected, i: usize, output: Rounding) -> f64 {
-    let (v, lo, hi) = (e.v[i], e.lo[i], e.hi[i]);
+    let v = e.v[i];
     if o == v || (o.is_nan() && v.is_nan()) {
         return 0.0;
     }
-    let inside = lo <= o && o <= hi;
+    let inside = inside(o, e, i);
     let budget = if e.radius[i].is_finite() { e.radius[i] } else { 0.0 } + output.most(v);
     let ratio = match (o - v).abs() / budget {
         r if r.is_nan() => f64::INFINITY,

@@ -15,46 +15,68 @@ const LEAN: f64 = 0.2;
 const SIGMAS: f64 = 8.0;
 
 /// Tests the signed error, in ulps of the output and in the direction away from zero, over all runs
-/// of unstructured families. Rows are the independent units: the elements of one share errors, as a
-/// norm's rows share their scale. f64 outputs are not tested: the oracle's own error is as large.
+/// of unstructured families. f64 outputs are not tested: the oracle's own error is as large.
 pub(super) fn test<O: Op>(runs: &[Run<'_, O>], convention: &Convention<O>) -> Option<Finding> {
     if runs.iter().any(|r| r.arithmetic == Arithmetic::F64) {
         return None;
     }
-    let mut rows: Vec<f64> = Vec::new();
-    let mut elements = 0;
+    let mut lean = Lean::default();
     for run in runs.iter().filter(|r| !r.observation.structured) {
         let setup = run.setup(&convention.edits);
         let expected = run.values(&setup, &Tile::ALL);
-        let rounding = run.rounding(&setup);
-        let cols = run.spec.cols();
-        for (y, o) in expected.chunks(cols).zip(run.observed.chunks(cols)) {
+        lean.add(&expected, &run.observed, run.spec.cols(), run.rounding(&setup));
+    }
+    lean.finding()
+}
+
+/// Mean errors of rows. Rows are the independent units: the elements of one share errors, as a norm's
+/// rows share their scale.
+#[derive(Debug, Default)]
+pub(super) struct Lean {
+    rows: Vec<f64>,
+    elements: usize,
+}
+
+impl Lean {
+    /// Adds a run: the oracle before the output's rounding, and what was stored.
+    pub(super) fn add(
+        &mut self,
+        expected: &[f64],
+        observed: &[f64],
+        cols: usize,
+        output: Rounding,
+    ) {
+        for (y, o) in expected.chunks(cols).zip(observed.chunks(cols)) {
             let errors: Vec<f64> =
-                y.iter().zip(o).filter_map(|(y, o)| lean(*y, *o, rounding)).collect();
+                y.iter().zip(o).filter_map(|(y, o)| lean(*y, *o, output)).collect();
             if !errors.is_empty() {
-                elements += errors.len();
-                rows.push(errors.iter().sum::<f64>() / errors.len() as f64);
+                self.elements += errors.len();
+                self.rows.push(errors.iter().sum::<f64>() / errors.len() as f64);
             }
         }
     }
-    let n = rows.len();
-    if n < ENOUGH.0 || elements < ENOUGH.1 {
-        return None;
+
+    /// The finding, when there is enough to show a bias and it shows.
+    pub(super) fn finding(&self) -> Option<Finding> {
+        let (n, elements) = (self.rows.len(), self.elements);
+        if n < ENOUGH.0 || elements < ENOUGH.1 {
+            return None;
+        }
+        let mean = self.rows.iter().sum::<f64>() / n as f64;
+        let variance = self.rows.iter().map(|e| (e - mean) * (e - mean)).sum::<f64>() / n as f64;
+        let z = mean / (variance / n as f64).sqrt().max(f64::MIN_POSITIVE);
+        (mean.abs() >= LEAN && z.abs() >= SIGMAS).then(|| {
+            let side = if mean < 0.0 { "toward" } else { "away from" };
+            Finding::new(
+                "biased_rounding",
+                format!(
+                    "over {elements} elements the error leans {:.2} ulp {side} zero ({:.0} standard deviations)",
+                    mean.abs(),
+                    z.abs()
+                ),
+            )
+        })
     }
-    let mean = rows.iter().sum::<f64>() / n as f64;
-    let variance = rows.iter().map(|e| (e - mean) * (e - mean)).sum::<f64>() / n as f64;
-    let z = mean / (variance / n as f64).sqrt().max(f64::MIN_POSITIVE);
-    (mean.abs() >= LEAN && z.abs() >= SIGMAS).then(|| {
-        let side = if mean < 0.0 { "toward" } else { "away from" };
-        Finding::new(
-            "biased_rounding",
-            format!(
-                "over {elements} elements the error leans {:.2} ulp {side} zero ({:.0} standard deviations)",
-                mean.abs(),
-                z.abs()
-            ),
-        )
-    })
 }
 
 /// The error in ulps away from zero; `None` where rounding had no room to lean.

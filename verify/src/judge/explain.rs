@@ -3,6 +3,7 @@
 use assay_reference::ops::{Fault, Op, Residual, Setup, Tile};
 use rayon::prelude::*;
 
+use super::progress::Progress;
 use super::search::{Baseline, Convention, Run};
 
 /// From here on, the order of faults whose parameter was solved from the output: they fit more
@@ -34,6 +35,7 @@ pub(super) struct Subject<'a, O: Op> {
     pub(super) runs: &'a [Run<'a, O>],
     pub(super) baselines: &'a [Baseline],
     pub(super) conventions: &'a [Convention<O>],
+    pub(super) progress: Progress,
 }
 
 impl<O: Op> Subject<'_, O> {
@@ -49,16 +51,22 @@ impl<O: Op> Subject<'_, O> {
         let nothing_finite = !run.observed.iter().any(|x| x.is_finite());
         let mut tried = 0;
         let mut found = Vec::new();
+        if only.is_some_and(<[Key]>::is_empty) {
+            return (found, tried);
+        }
         for base in self.distinct(i, bases) {
             let setup = run.setup(&self.conventions[base].edits);
-            let faults = candidates::<O>(run, &setup, only);
+            let faults = candidates::<O>(run, &setup, only, &baseline.radius);
             tried += faults.len();
             let hits: Vec<Explanation> = faults
                 .par_iter()
                 .filter_map(|(order, fault)| {
                     let mut wrong = setup.clone();
                     (fault.edit)(&mut wrong);
-                    if !run.compare(&wrong, &baseline.tile).1.accepted() {
+                    self.progress.tried();
+                    if !baseline.sieve.passes(run, &wrong)
+                        || !run.compare(&wrong, &baseline.tile).1.accepted()
+                    {
                         return None;
                     }
                     let whole = run.compare(&wrong, &Tile::ALL).1;
@@ -105,7 +113,8 @@ impl<O: Op> Subject<'_, O> {
             faults.iter().filter(|f| key(f) == *wanted).any(|fault| {
                 let mut wrong = setup.clone();
                 (fault.edit)(&mut wrong);
-                !run.compare(&wrong, &b.tile).1.accepted()
+                !b.sieve.passes(run, &wrong)
+                    || !run.compare(&wrong, &b.tile).1.accepted()
                     || !run.compare(&wrong, &Tile::ALL).1.accepted()
             })
         };
@@ -123,24 +132,37 @@ fn candidates<O: Op>(
     run: &Run<'_, O>,
     setup: &Setup<O>,
     only: Option<&[Key]>,
+    radius: &[f64],
 ) -> Vec<(usize, Fault<O>)> {
     let catalogued = O::faults(&setup.params, &setup.tensors).into_iter().enumerate();
-    let solved = propose::<O>(run, setup).into_iter().enumerate();
+    let solved = propose::<O>(run, setup, radius).into_iter().enumerate();
     catalogued
         .chain(solved.map(|(i, f)| (SOLVED + i, f)))
         .filter(|(_, f)| only.is_none_or(|keys| keys.contains(&key(f))))
         .collect()
 }
 
-fn propose<O: Op>(run: &Run<'_, O>, setup: &Setup<O>) -> Vec<Fault<O>> {
-    let e = run.expect(setup, &Tile::ALL);
-    let residual = Residual {
-        tensors: &setup.tensors,
-        cols: run.spec.cols(),
-        expected: &e.v,
-        radius: &e.radius,
-        observed: &run.observed,
-        output: run.rounding(setup),
+/// The solved faults. Most setups have none, which values without bounds show at less cost: with the
+/// defaults' radii four times as wide they would solve whatever the setup's own radii do.
+fn propose<O: Op>(run: &Run<'_, O>, setup: &Setup<O>, radius: &[f64]) -> Vec<Fault<O>> {
+    let solve = |expected: &[f64], radius: &[f64]| {
+        let residual = Residual {
+            tensors: &setup.tensors,
+            cols: run.spec.cols(),
+            expected,
+            radius,
+            observed: &run.observed,
+            output: run.rounding(setup),
+        };
+        O::propose(&setup.params, &residual)
     };
-    O::propose(&setup.params, &residual)
+    let values = run.values(setup, &Tile::ALL);
+    // An element that is too vague to say anything stays so, and no other becomes it.
+    let widen = |(r, y): (&f64, &f64)| r.max((4.0 * r).min(y.abs() / 64.0));
+    let wide: Vec<f64> = radius.iter().zip(&values).map(widen).collect();
+    if solve(&values, &wide).is_empty() {
+        return Vec::new();
+    }
+    let e = run.expect(setup, &Tile::ALL);
+    solve(&e.v, &e.radius)
 }

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use assay_reference::ops::{Op, Tile};
 
 use super::explain::{Explanation, Key, SOLVED, Subject};
-use super::search::Baseline;
-use super::{Verdict, evidence, pattern, search::label};
+use super::search::{Baseline, Convention, label};
+use super::{Verdict, evidence, pattern};
 use crate::finding::Finding;
 
 /// Failing runs on which every hypothesis is tried; the others only check what these found.
@@ -18,22 +18,27 @@ type ByRun = BTreeMap<usize, Vec<Explanation>>;
 /// Each fault is found on a failing run. Runs that no fault explains are reported as such. Returns
 /// the verdict and the number of hypotheses tried.
 pub(super) fn name<O: Op>(subject: &Subject<'_, O>) -> (Verdict, usize) {
-    let Subject { runs, baselines, conventions } = subject;
+    let Subject { runs, baselines, conventions, progress } = subject;
     let mut failing: Vec<usize> = (0..runs.len()).filter(|&i| !baselines[i].passes()).collect();
     // Runs whose inputs leave too much uncertain name nothing, unless there are no others.
     if failing.iter().any(|&i| !baselines[i].defaults.is_vague()) {
         failing.retain(|&i| !baselines[i].defaults.is_vague());
     }
     failing.sort_by_key(|&i| (runs[i].size(), i));
-    let bases = plausible_bases(baselines, conventions.len());
+    let bases = plausible_bases(baselines, conventions);
+    if let Some(&i) = failing.first() {
+        let faults = O::faults(&runs[i].base.params, &runs[i].base.tensors).len();
+        progress.expect(failing.len().min(SEARCHED) * bases.len() * faults);
+    }
     let mut tried = 0;
     let mut by_run = ByRun::new();
     let mut keys: Vec<Key> = Vec::new();
     for (n, &i) in failing.iter().enumerate() {
-        let only = (n >= SEARCHED).then_some(keys.as_slice());
+        let searched = n < SEARCHED && progress.goes_on();
+        let only = (!searched).then_some(keys.as_slice());
         let (mut found, count) = subject.explain(i, &bases, only);
         tried += count;
-        if found.is_empty() && only.is_some() && !keys.is_empty() {
+        if found.is_empty() && n >= SEARCHED && !keys.is_empty() && progress.goes_on() {
             let (more, count) = subject.explain(i, &bases, None);
             tried += count;
             found = more;
@@ -48,7 +53,10 @@ pub(super) fn name<O: Op>(subject: &Subject<'_, O>) -> (Verdict, usize) {
         .filter_map(|k| subject.contradiction(&k).map(|label| (k, label)))
         .collect();
     let (cover, open) = cover(&failing, &by_run, &contradicted);
-    let rest = pattern::unexplained::<O>(subject, &open);
+    let mut rest = pattern::unexplained::<O>(subject, &open);
+    if let (Verdict::Unexplained { pattern }, Some(note)) = (&mut rest, progress.note()) {
+        *pattern += &format!("; {note}");
+    }
     if cover.is_empty() {
         return (rest, tried);
     }
@@ -70,12 +78,17 @@ pub(super) fn name<O: Op>(subject: &Subject<'_, O>) -> (Verdict, usize) {
     (Verdict::Fail { findings }, tried)
 }
 
-/// Conventions that every passing run allows, or all when none passes.
-fn plausible_bases(baselines: &[Baseline], n: usize) -> Vec<usize> {
+/// Conventions that every passing run allows, or all common ones when none passes.
+fn plausible_bases<O: Op>(baselines: &[Baseline], conventions: &[Convention<O>]) -> Vec<usize> {
     let fits =
         |c: usize| baselines.iter().filter(|b| b.passes()).all(|b| b.by_convention[c].is_some());
-    let fitting: Vec<usize> = (0..n).filter(|&c| fits(c)).collect();
-    if fitting.is_empty() { (0..n).collect() } else { fitting }
+    let any = baselines.iter().any(Baseline::passes);
+    let all = 0..conventions.len();
+    let fitting: Vec<usize> = all.clone().filter(|&c| any && fits(c)).collect();
+    if !fitting.is_empty() {
+        return fitting;
+    }
+    all.filter(|&c| !conventions[c].rare).collect()
 }
 
 /// How well a fault explains the runs that are still open.

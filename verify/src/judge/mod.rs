@@ -12,9 +12,12 @@ mod evidence;
 mod explain;
 mod faults;
 mod longer;
+pub mod panel;
 mod pattern;
 mod picture;
+mod progress;
 mod search;
+mod sieve;
 mod unseen;
 
 use std::sync::Arc;
@@ -26,6 +29,7 @@ use serde::Serialize;
 
 pub use accept::{Metrics, lambda};
 pub use picture::{BINS, Histogram, Picture};
+pub use progress::{Searching, watch};
 
 use crate::finding::Finding;
 
@@ -188,6 +192,20 @@ pub fn judge_output(
     options: Options,
 ) -> Result<Judgement> {
     judge_one(op, Some(output), runs, options)
+}
+
+/// Judges each output by itself, in the order given.
+///
+/// # Errors
+/// As [`judge_output`].
+pub fn judge_outputs<'n>(
+    op: &str,
+    runs: &[(&'n str, Vec<Observation>)],
+    options: Options,
+) -> Result<Vec<(&'n str, Judgement)>> {
+    runs.iter()
+        .map(|(output, runs)| Ok((*output, judge_output(op, output, runs, options)?)))
+        .collect()
 }
 
 /// `output` is the op's first where `None`.

@@ -4,7 +4,7 @@ use assay_reference::ops::Op;
 
 use super::accept::{Expected, ratio};
 use super::explain::Subject;
-use super::search::{Run, closest, label};
+use super::search::{Run, label, near};
 use super::{Verdict, evidence};
 
 /// Describes the error of the smallest of the runs `open`, against its closest convention.
@@ -13,7 +13,7 @@ pub(super) fn unexplained<O: Op>(subject: &Subject<'_, O>, open: &[usize]) -> Ve
     let Some(&i) = open.iter().min_by_key(|&&i| (runs[i].observed.len(), i)) else {
         return Verdict::Unexplained { pattern: "no run failed".into() };
     };
-    let (index, e, m) = closest::<O>(&runs[i], subject.conventions);
+    let (index, e, m) = near::<O>(&runs[i], &subject.baselines[i], subject.conventions);
     let mut text = runs[i].describe(&e, &m);
     if index > 0 {
         text += &format!("; closest convention: {}", label(&subject.conventions[index]));

@@ -7,6 +7,8 @@ use rayon::prelude::*;
 use super::accept::{Arithmetic, Expected, Metrics, compare, expect, lambda, ratio};
 use super::explain::Subject;
 use super::picture::{Histogram, Picture};
+use super::progress::Progress;
+use super::sieve::Sieve;
 use super::{Judgement, Observation, Options, Unseen, Verdict, bias, faults, unseen};
 use crate::finding::Finding;
 
@@ -15,37 +17,60 @@ pub(super) struct Convention<O: Op> {
     /// `knob=value` for every choice that is not the default; empty for the defaults.
     pub(super) label: String,
     pub(super) edits: Vec<Edit<O>>,
+    /// Whether one of the choices is rare: tried when no common convention explains every run.
+    pub(super) rare: bool,
 }
 
-/// All combinations of the knobs' allowed choices, the defaults first, then by number of changes; or
-/// the one of a preset, which is what the runs' setups then start from.
-fn conventions<O: Op>(run: &Run<'_, O>, options: Options) -> Vec<Convention<O>> {
+/// All combinations of the knobs' allowed choices, the defaults first, then the common ones by number of
+/// changes, then the rare ones; or the one of a preset, which is what the runs' setups then start from.
+pub(super) fn conventions<O: Op>(run: &Run<'_, O>, options: Options) -> Vec<Convention<O>> {
     if options.preset.is_some() {
-        return vec![Convention { label: run.preset.join(" "), edits: Vec::new() }];
+        let label = run.preset.join(" ");
+        return vec![Convention { label, edits: Vec::new(), rare: false }];
     }
     let (params, scope) = (&run.base.params, options.scope);
-    let mut all = vec![(0usize, Vec::<String>::new(), Vec::<Edit<O>>::new())];
+    let mut all = vec![Combination::<O>::default()];
     for knob in O::knobs(params) {
         let mut next = Vec::new();
-        for (changes, labels, edits) in &all {
+        for combination in &all {
             for (i, choice) in knob.choices.iter().enumerate() {
                 if choice.framework_only && scope == Scope::Kernel {
                     continue;
                 }
-                let (mut labels, mut edits) = (labels.clone(), edits.clone());
+                let mut more = combination.clone();
                 if i > 0 {
-                    labels.push(format!("{}={}", knob.name, choice.value));
-                    edits.push(choice.edit.clone());
+                    more.labels.push(format!("{}={}", knob.name, choice.value));
+                    more.edits.push(choice.edit.clone());
+                    more.rare |= choice.rare;
                 }
-                next.push((changes + usize::from(i > 0), labels, edits));
+                next.push(more);
             }
         }
         all = next;
     }
-    all.sort_by_key(|(changes, _, _)| *changes);
-    all.into_iter()
-        .map(|(_, labels, edits)| Convention { label: labels.join(" "), edits })
-        .collect()
+    all.sort_by_key(|c| (c.rare, c.edits.len()));
+    let named =
+        |c: Combination<O>| Convention { label: c.labels.join(" "), edits: c.edits, rare: c.rare };
+    all.into_iter().map(named).collect()
+}
+
+/// Choices of some knobs.
+struct Combination<O: Op> {
+    labels: Vec<String>,
+    edits: Vec<Edit<O>>,
+    rare: bool,
+}
+
+impl<O: Op> Default for Combination<O> {
+    fn default() -> Self {
+        Combination { labels: Vec::new(), edits: Vec::new(), rare: false }
+    }
+}
+
+impl<O: Op> Clone for Combination<O> {
+    fn clone(&self) -> Self {
+        Combination { labels: self.labels.clone(), edits: self.edits.clone(), rare: self.rare }
+    }
 }
 
 /// A run with what is needed to evaluate hypotheses on it.
@@ -62,7 +87,11 @@ pub(super) struct Run<'a, O: Op> {
 }
 
 impl<'a, O: Op> Run<'a, O> {
-    fn new(observation: &'a Observation, output: Option<&str>, options: Options) -> Result<Self> {
+    pub(super) fn new(
+        observation: &'a Observation,
+        output: Option<&str>,
+        options: Options,
+    ) -> Result<Self> {
         let case = &observation.case;
         let (mut base, mut specs) = O::open(case)?;
         let named = |name: &str| {
@@ -141,8 +170,8 @@ impl<'a, O: Op> Run<'a, O> {
         (e, m)
     }
 
-    /// Rows that tell hypotheses apart: those where the defaults err most, and both ends.
-    pub(super) fn tell_tale_rows(&self, e: &Expected) -> Tile {
+    /// Rows that tell hypotheses apart: those where the defaults err most, and these with both ends.
+    fn tell_tale_rows(&self, e: &Expected) -> (Vec<usize>, Tile) {
         let (rows, cols) = (self.spec.rows(), self.spec.cols());
         let output = self.rounding(&self.base);
         let worst = |r: usize| {
@@ -152,11 +181,12 @@ impl<'a, O: Op> Run<'a, O> {
         };
         let mut order: Vec<(usize, f64)> = (0..rows).map(|r| (r, worst(r))).collect();
         order.sort_by(|a, b| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0)));
-        let mut picked: Vec<usize> = order.iter().take(2).map(|(r, _)| *r).collect();
+        let worst: Vec<usize> = order.iter().take(2).map(|(r, _)| *r).collect();
+        let mut picked = worst.clone();
         picked.extend([0, rows - 1]);
         picked.sort_unstable();
         picked.dedup();
-        Tile { rows: Some(picked), cols: None }
+        (worst, Tile { rows: Some(picked), cols: None })
     }
 
     /// `label: 3 of 120 elements outside, worst at [1, 5]: expected 1.5, got 2.5 (40 x its budget)`.
@@ -172,35 +202,43 @@ impl<'a, O: Op> Run<'a, O> {
 
 /// What the first pass found for one run.
 pub(super) struct Baseline {
-    /// Metrics by convention; `None` where the tile already refused it.
+    /// Metrics by convention; `None` where it is refused or was not tried.
     pub(super) by_convention: Vec<Option<Metrics>>,
     /// Metrics of the defaults, accepted or not.
     pub(super) defaults: Metrics,
     /// Rows that refuse most wrong hypotheses.
     pub(super) tile: Tile,
+    /// The first look at them.
+    pub(super) sieve: Sieve,
+    /// Radius of the defaults, by element.
+    pub(super) radius: Vec<f64>,
 }
 
 impl Baseline {
+    /// Tries the common conventions.
     fn new<O: Op>(run: &Run<'_, O>, conventions: &[Convention<O>]) -> Baseline {
         let (expected, defaults) = run.compare(&run.base, &Tile::ALL);
-        let tile = run.tell_tale_rows(&expected);
-        let by_convention = conventions
-            .iter()
-            .enumerate()
-            .map(|(i, c)| {
-                let whole = if i == 0 {
-                    defaults
-                } else {
-                    let setup = run.setup(&c.edits);
-                    if !run.compare(&setup, &tile).1.accepted() {
-                        return None;
-                    }
-                    run.compare(&setup, &Tile::ALL).1
-                };
-                whole.accepted().then_some(whole)
-            })
-            .collect();
-        Baseline { by_convention, defaults, tile }
+        let (worst, tile) = run.tell_tale_rows(&expected);
+        let sieve = Sieve::new(run, worst, &expected);
+        let by_convention = vec![None; conventions.len()];
+        let radius = expected.radius;
+        let mut baseline = Baseline { by_convention, defaults, tile, sieve, radius };
+        baseline.by_convention[0] = defaults.accepted().then_some(defaults);
+        baseline.consider(run, conventions, false);
+        baseline
+    }
+
+    /// Tries the common conventions but the defaults, or the rare ones.
+    fn consider<O: Op>(&mut self, run: &Run<'_, O>, conventions: &[Convention<O>], rare: bool) {
+        for (i, c) in conventions.iter().enumerate().skip(1).filter(|(_, c)| c.rare == rare) {
+            let setup = run.setup(&c.edits);
+            let refused =
+                !self.sieve.passes(run, &setup) || !run.compare(&setup, &self.tile).1.accepted();
+            if !refused {
+                let whole = run.compare(&setup, &Tile::ALL).1;
+                self.by_convention[i] = whole.accepted().then_some(whole);
+            }
+        }
     }
 
     fn accepts(&self, convention: usize) -> bool {
@@ -220,21 +258,33 @@ pub(super) fn run<O: Op>(
     let runs: Vec<Run<'_, O>> =
         runs.iter().map(|r| Run::new(r, output, options)).collect::<Result<_>>()?;
     let conventions = conventions(&runs[0], options);
-    let baselines: Vec<Baseline> =
+    let mut baselines: Vec<Baseline> =
         runs.par_iter().map(|r| Baseline::new::<O>(r, &conventions)).collect();
+    let everywhere = |baselines: &[Baseline]| -> Vec<usize> {
+        (0..conventions.len()).filter(|&c| baselines.iter().all(|b| b.accepts(c))).collect()
+    };
+    let mut alive = everywhere(&baselines);
+    let common = conventions.iter().filter(|c| !c.rare).count();
+    let mut tried = common;
+    if alive.is_empty() && common < conventions.len() {
+        baselines
+            .par_iter_mut()
+            .zip(&runs)
+            .for_each(|(b, run)| b.consider(run, &conventions, true));
+        alive = everywhere(&baselines);
+        tried = conventions.len();
+    }
     let mut judgement = Judgement {
         verdict: Verdict::Skipped { reason: String::new() },
         runs: runs.len(),
         elements: runs.iter().map(|r| r.observed.len()).sum(),
         worst: 0.0,
         equal_share: 0.0,
-        hypotheses: runs.len() * conventions.len(),
+        hypotheses: runs.len() * tried,
         ill_conditioned: Vec::new(),
         histogram: Histogram::default(),
         picture: None,
     };
-    let alive: Vec<usize> =
-        (0..conventions.len()).filter(|&c| baselines.iter().all(|b| b.accepts(c))).collect();
     if let Some(&first) = alive.first() {
         let names = alive.iter().map(|&c| label(&conventions[c])).collect();
         explained::<O>(&mut judgement, &runs, &baselines, (first, &conventions[first]), options);
@@ -245,8 +295,9 @@ pub(super) fn run<O: Op>(
     }
     let near: Vec<(usize, Metrics)> = runs
         .par_iter()
-        .map(|r| {
-            let (convention, _, m) = closest::<O>(r, &conventions);
+        .zip(&baselines)
+        .map(|(run, b)| {
+            let (convention, _, m) = near::<O>(run, b, &conventions);
             (convention, m)
         })
         .collect();
@@ -261,7 +312,12 @@ pub(super) fn run<O: Op>(
     judgement.verdict = if baselines.iter().all(Baseline::passes) {
         disagreement(&runs, &baselines, &conventions)
     } else {
-        let subject = Subject { runs: &runs, baselines: &baselines, conventions: &conventions };
+        let subject = Subject {
+            runs: &runs,
+            baselines: &baselines,
+            conventions: &conventions,
+            progress: Progress::new(O::name(&runs[0].base.params)),
+        };
         let (verdict, tried) = faults::name::<O>(&subject);
         judgement.hypotheses += tried;
         verdict
@@ -355,11 +411,25 @@ fn disagreement<O: Op>(
     Verdict::Fail { findings: vec![Finding::new("conventions_disagree", text)] }
 }
 
-/// The convention under which most elements of a run are inside their intervals.
-pub(super) fn closest<O: Op>(
+/// The convention that a failing run is described against, with its expectation: one that accepts it,
+/// or the common one that the sieve finds nearest.
+pub(super) fn near<O: Op>(
     run: &Run<'_, O>,
+    baseline: &Baseline,
     conventions: &[Convention<O>],
 ) -> (usize, Expected, Metrics) {
+    let best = baseline.by_convention.iter().position(Option::is_some).unwrap_or_else(|| {
+        let common = conventions.iter().enumerate().filter(|(_, c)| !c.rare);
+        let distance = |c: &Convention<O>| baseline.sieve.distance(run, &run.setup(&c.edits));
+        let far = common.map(|(i, c)| (i, distance(c)));
+        far.min_by(|a, b| a.1.total_cmp(&b.1)).map_or(0, |(i, _)| i)
+    });
+    let (e, m) = run.compare(&run.setup(&conventions[best].edits), &Tile::ALL);
+    (best, e, m)
+}
+
+/// The convention under which most elements of a run are inside their intervals.
+fn closest<O: Op>(run: &Run<'_, O>, conventions: &[Convention<O>]) -> (usize, Expected, Metrics) {
     let mut best: Option<(usize, Expected, Metrics)> = None;
     for (i, c) in conventions.iter().enumerate() {
         let (e, m) = run.compare(&run.setup(&c.edits), &Tile::ALL);

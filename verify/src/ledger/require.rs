@@ -175,14 +175,14 @@ fn one_line(message: &str) -> String {
 
 /// Refuses keys that are not known.
 fn known<'a>(
-    keys: impl Iterator<Item = &'a String>,
+    keys: impl IntoIterator<Item = &'a String>,
     names: &[&str],
     place: &str,
 ) -> Result<(), String> {
-    for key in keys.filter(|key| !names.contains(&key.as_str())) {
-        return Err(format!("unknown key `{key}` {place}{}", suggestion(key, names)));
+    match keys.into_iter().find(|key| !names.contains(&key.as_str())) {
+        Some(key) => Err(format!("unknown key `{key}` {place}{}", suggestion(key, names))),
+        None => Ok(()),
     }
-    Ok(())
 }
 
 /// `; did you mean `cells`? Known are ...`

@@ -8,7 +8,7 @@ pub(super) fn now() -> String {
 
 /// Seconds since 1970 as a date of the Gregorian calendar.
 fn utc(seconds: u64) -> String {
-    let leap = |y: u64| (y % 4 == 0 && y % 100 != 0) || y % 400 == 0;
+    let leap = |y: u64| y.is_multiple_of(if y.is_multiple_of(100) { 400 } else { 4 });
     let (mut days, of_day) = (seconds / 86_400, seconds % 86_400);
     let mut year = 1970;
     while days >= 365 + u64::from(leap(year)) {

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use assay_hip::emu::{Compiler, Mode, Placement};
 use assay_hip::{Backend, Kernel, LaunchOptions, LaunchStatus};
 use assay_reference::Tensor;
+use assay_reference::ops::{Erased, Op};
 
 use super::Replay;
 use crate::families::{self, Generated};
@@ -27,9 +28,9 @@ pub struct Bench<'a> {
 /// What one launch gave.
 #[derive(Clone, Debug)]
 pub struct Trial {
-    /// What it stored, if it completed.
-    pub output: Option<Tensor>,
-    /// The judgement, or the memory findings as one.
+    /// What it stored, by output, if it completed.
+    pub outputs: Vec<(String, Tensor)>,
+    /// The first output's judgement that is not a pass, or the memory findings as one.
     pub judgement: Judgement,
 }
 
@@ -84,21 +85,25 @@ impl<'a> Bench<'a> {
             findings.push(Finding::new("launch_refused", text));
         }
         let completed = launched.report.status == LaunchStatus::Completed;
-        let output = completed.then(|| launched.output().clone());
-        let judgement = match &output {
-            Some(output) if findings.is_empty() => {
-                self.replay(g, options, checked).judge(output, Unseen::Nothing)?
-            }
-            _ => {
-                let mut judgement = Judgement::skipped("");
-                judgement.verdict = Verdict::Fail { findings };
-                judgement
-            }
-        };
-        Ok(Trial { output, judgement })
+        // Outputs have the op's names and its order.
+        let (_, specs) = Erased::open(&g.case)?;
+        let stored = launched.outputs.into_iter().filter(|_| completed);
+        let outputs: Vec<(String, Tensor)> =
+            specs.iter().zip(stored).map(|(spec, (_, t))| (spec.name.to_string(), t)).collect();
+        if outputs.is_empty() || !findings.is_empty() {
+            let mut judgement = Judgement::skipped("");
+            judgement.verdict = Verdict::Fail { findings };
+            return Ok(Trial { outputs, judgement });
+        }
+        let mut replay = self.replay(g, options, checked);
+        replay.set_outputs(outputs.clone());
+        let mut judged: Vec<Judgement> =
+            replay.judge(Unseen::Nothing)?.into_iter().map(|(_, j)| j).collect();
+        let first = judged.iter().position(|j| !j.verdict.is_pass()).unwrap_or(0);
+        Ok(Trial { outputs, judgement: judged.swap_remove(first) })
     }
 
-    /// A replay of a case on this bench, without output.
+    /// A replay of a case on this bench, without outputs.
     pub fn replay(&self, g: &Generated, options: &LaunchOptions, checked: bool) -> Replay {
         Replay {
             case: g.case.clone(),
@@ -147,7 +152,7 @@ pub fn capture(bench: &Bench<'_>, wanted: &str, seed: u64) -> anyhow::Result<Opt
             let trial = bench.try_case(g, &options, checked)?;
             if trial.judgement.verdict.findings().iter().any(|f| f.name == wanted) {
                 let mut replay = bench.replay(g, &options, checked);
-                replay.set_output(trial.output);
+                replay.set_outputs(trial.outputs);
                 replay.finding = Some(wanted.into());
                 return Ok(Some(replay));
             }

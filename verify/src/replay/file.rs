@@ -7,11 +7,11 @@ use std::time::Duration;
 
 use anyhow::{Context, bail, ensure};
 use assay_hip::LaunchOptions;
-use assay_reference::ops::Scope;
+use assay_reference::ops::{Erased, Op, Scope};
 use assay_reference::{Case, Tensor};
 
 use crate::families::Generated;
-use crate::judge::{Judgement, Observation, Options, Unseen, judge};
+use crate::judge::{Judgement, Observation, Options, Unseen, judge_output};
 
 /// A saved case. Only the case itself must be there: a case file made by hand is a replay too.
 #[derive(Clone, Debug, PartialEq)]
@@ -34,8 +34,6 @@ pub struct Replay {
     pub finding: Option<String>,
 }
 
-/// Name of the output in the file.
-const OUTPUT: &str = "output";
 /// Bounds on what a file may ask of a launch.
 const MAX_THREADS: usize = 1024;
 const MAX_FILL: usize = 4096;
@@ -50,26 +48,31 @@ impl Replay {
         Generated { case, label: self.label.clone(), structured: self.structured }
     }
 
-    /// What the subject stored.
-    pub fn output(&self) -> Option<&Tensor> {
-        self.case.outputs.get(OUTPUT)
-    }
-
     /// Keeps what a subject stored.
-    pub fn set_output(&mut self, output: Option<Tensor>) {
-        self.case.outputs = output.map(|t| (OUTPUT.to_string(), t)).into_iter().collect();
+    pub fn set_outputs(&mut self, outputs: impl IntoIterator<Item = (String, Tensor)>) {
+        self.case.outputs = outputs.into_iter().collect();
     }
 
-    /// Judges an output for the case: the saved one, or one of another run. `unseen`: which faults that
-    /// this case cannot see are listed with a pass.
+    /// Judges the outputs in the file, each by itself. `unseen`: which faults that this case cannot see
+    /// are listed with a pass.
     ///
     /// # Errors
-    /// When the case or the output is not the op's.
-    pub fn judge(&self, output: &Tensor, unseen: Unseen) -> anyhow::Result<Judgement> {
+    /// When the case or an output is not the op's.
+    pub fn judge(&self, unseen: Unseen) -> anyhow::Result<Vec<(String, Judgement)>> {
+        let all = self.case.outputs.iter();
+        all.map(|(name, t)| Ok((name.clone(), self.judge_one(name, t, unseen)?))).collect()
+    }
+
+    fn judge_one(&self, name: &str, output: &Tensor, unseen: Unseen) -> anyhow::Result<Judgement> {
+        let (setup, specs) = Erased::open(&self.case)?;
+        let known = || specs.iter().map(|s| s.name).collect::<Vec<_>>().join(", ");
+        let index = specs.iter().position(|s| s.name == name).with_context(|| {
+            format!("out.{name}: {} has no such output; it has {}", self.case.op, known())
+        })?;
+        let dtype = Erased::rounding(&setup.params, &setup.policy, index).dtype;
         ensure!(
-            output.dtype() == self.case.dtype,
-            "output: expected {}, as the case's metadata `dtype` says, got {}",
-            self.case.dtype,
+            output.dtype() == dtype,
+            "out.{name}: expected {dtype}, as the case says, got {}",
             output.dtype()
         );
         let run = Observation {
@@ -79,7 +82,7 @@ impl Replay {
             structured: self.structured,
         };
         let options = Options { scope: Scope::Kernel, unseen, preset: None };
-        Ok(judge(&self.case.op, &[run], options)?)
+        Ok(judge_output(&self.case.op, name, &[run], options)?)
     }
 
     /// Writes the file, whole or not at all.
@@ -116,13 +119,6 @@ impl Replay {
                 path.display()
             ),
         };
-        for name in case.outputs.keys() {
-            ensure!(
-                name == OUTPUT,
-                "{}: tensor `out.{name}`: expected `out.{OUTPUT}` alone",
-                path.display()
-            );
-        }
         let options = match get("options") {
             None => LaunchOptions::default(),
             Some(json) => options(&json).with_context(|| {

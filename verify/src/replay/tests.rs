@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use assay_hip::{Kernel, kernel, mutate};
+use assay_reference::Tensor;
 
 use super::{Bench, Replay, capture, shrink};
 use crate::families::Generated;
@@ -71,9 +72,11 @@ fn a_saved_case_is_read_back_and_judged_as_it_was() {
     let read = Replay::read(&path).expect("read");
     assert_eq!(read, replay);
     assert_eq!(read.source.as_deref(), Some(source.as_str()));
-    let judgement =
-        read.judge(read.output().expect("an output"), Unseen::Applicable).expect("judged");
-    assert_eq!(judgement.verdict.findings().first().map(|f| f.name.as_str()), Some(wanted));
+    let judged = read.judge(Unseen::Applicable).expect("judged");
+    let names: Vec<&str> = judged.iter().map(|(name, _)| name.as_str()).collect();
+    assert_eq!(names, ["output"]);
+    let first = judged[0].1.verdict.findings().first().map(|f| f.name.clone());
+    assert_eq!(first.as_deref(), Some(wanted));
     // The sound kernel on the same file.
     let sound = Bench::emulated(gptq, gptq.source).expect("compiles");
     let trial = sound.try_case(&read.generated(), &read.options, read.checked).expect("runs");
@@ -116,13 +119,13 @@ fn a_file_that_makes_no_sense_is_refused_with_its_key() {
     assert!(refused(&path).contains("case.safetensors"));
     assert!(replay.case.write_with(&path, &[("op".into(), "x".into())].into()).is_err());
 
-    // An output of another shape or dtype than the op gives is no judgement.
-    let wrong = assay_reference::Tensor::from_f64(replay.case.dtype, &[3], &[0.0; 3]);
-    assert!(
-        replay.judge(&wrong, Unseen::Nothing).expect_err("a shape").to_string().contains("[3]")
-    );
-    let wrong = assay_reference::Tensor::from_i32(&[1], &[0]);
-    assert!(
-        replay.judge(&wrong, Unseen::Nothing).expect_err("a dtype").to_string().contains("i32")
-    );
+    // An output of another shape, dtype or name than the op gives is no judgement.
+    let mut wrong = |name: &str, tensor| {
+        replay.set_outputs([(name.to_string(), tensor)]);
+        format!("{:#}", replay.judge(Unseen::Nothing).expect_err(name))
+    };
+    let dtype = crate::families::cases("gptq_dequant", 1).pop().expect("cases").case.dtype;
+    assert!(wrong("output", Tensor::from_f64(dtype, &[3], &[0.0; 3])).contains("[3]"));
+    assert!(wrong("output", Tensor::from_i32(&[1], &[0])).contains("got i32"));
+    assert!(wrong("residual", Tensor::from_f64(dtype, &[1], &[0.0])).contains("it has output"));
 }

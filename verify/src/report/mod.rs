@@ -4,6 +4,7 @@ mod gate;
 pub mod html;
 mod json;
 pub mod junit;
+pub mod svg;
 mod table;
 pub mod text;
 

@@ -158,7 +158,8 @@ fn summary(report: &DiffReport) -> String {
 /// What the ops' own inputs say.
 fn by_op(nodes: &[&NodeReport]) -> String {
     let passed = nodes.iter().filter(|n| n.judgement.verdict.is_pass()).count();
-    let skipped = nodes.iter().filter(|n| matches!(n.judgement.verdict, Verdict::Skipped { .. })).count();
+    let skipped =
+        nodes.iter().filter(|n| matches!(n.judgement.verdict, Verdict::Skipped { .. })).count();
     let mut text = format!("{passed} of {} ops pass on the trace's own inputs", nodes.len());
     if skipped > 0 {
         text += &format!(", {skipped} could not be judged");

@@ -11,11 +11,16 @@
 //! the running maximum of key blocks visited in either order (`online_32`, `online_64_reversed` ...),
 //! as flash kernels with matrix units do; the denominator sums P before or after that rounding. An
 //! eager framework also stores raw and scaled scores (`scores=stored`); in a kernel that is a fault.
-//! The bound covers online rescaling over any key blocks.
+//! Rarer: blocks of 48 and 96 keys, and a maximum that is kept until it grows by a factor of 2^8
+//! (`lazy_128` ..., FlashAttention-4 and aiter: P is then up to 2^8). The bound covers online rescaling
+//! over any key blocks and a split over the keys merged by e^(m - M); parts that were divided apart and
+//! merged by a log-sum-exp in f32, as FlashAttention's and FlashInfer's split-KV, are `combine=lse`.
 //!
-//! Source: <https://arxiv.org/abs/1706.03762>, <https://arxiv.org/abs/2205.14135>
+//! Source: <https://arxiv.org/abs/1706.03762>, <https://arxiv.org/abs/2205.14135>; lazy rescaling in
+//! <https://github.com/Dao-AILab/flash-attention> (`flash_attn/cute`) and <https://github.com/ROCm/aiter>
 
 mod faults;
+mod online;
 mod query;
 
 use std::sync::OnceLock;
@@ -24,6 +29,7 @@ use serde::{Deserialize, Serialize};
 
 use self::query::{KvHeadData, query};
 
+use super::softmax::Exponent;
 use super::{
     ArgSpec, Fault, Inputs, Knob, Op, Out, OutSpec, Residual, Setup, Tensors, Tile, gain_faults,
     need,
@@ -47,6 +53,18 @@ pub enum MaskCorner {
     None,
 }
 
+/// How the results over parts of the keys become one.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Combine {
+    /// Accumulators and sums are scaled by e^(m_part - m): one pass, or a split over the keys.
+    #[default]
+    Factor,
+    /// Each part is divided by its own sum, and merged by its log-sum-exp in f32: only the bound is
+    /// wider, by the rounding of the logarithms.
+    Lse,
+}
+
 /// How a query head finds its kv head.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -56,6 +74,31 @@ pub enum KvHead {
     Divide,
     /// h mod Hkv: a fault.
     Modulo,
+    /// h / (Hq / Hkv), but for the last kv head's queries the head before it: a fault.
+    LastPrevious,
+}
+
+/// Which value the weight of a key multiplies.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Values {
+    /// The key's own.
+    #[default]
+    Own,
+    /// That of the position before, of position 0 its own: a fault.
+    Previous,
+    /// The key's own, but of the last position a zero: a fault.
+    NewestMissing,
+}
+
+/// A query that is scaled before the product and stored: a fault.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ScaledQuery {
+    /// By the scale.
+    Scale,
+    /// By the scale and log2 e, for powers of 2.
+    ScaleLog2e,
 }
 
 /// A visible key that is left out (when another one stays visible): a fault.
@@ -118,12 +161,39 @@ pub struct Params {
     /// The blocks are visited from the last to the first.
     #[serde(default)]
     pub blocks_reversed: bool,
+    /// The maximum is kept until it grows by a factor of 2^8.
+    #[serde(default)]
+    pub lazy: bool,
+    /// How parts of the keys that were computed apart are merged.
+    #[serde(default)]
+    pub combine: Combine,
     /// The denominator sums the rounded P.
     #[serde(default)]
     pub sum_rounded: bool,
     /// A missing rescaling.
     #[serde(default)]
     pub rescale: Option<Rescale>,
+    /// Value lookup.
+    #[serde(default)]
+    pub values: Values,
+    /// The exponentials.
+    #[serde(default)]
+    pub exponent: Exponent,
+    /// The denominator counts keys of score 0 up to a multiple of so many: a fault.
+    #[serde(default)]
+    pub padded_to: Option<usize>,
+    /// The query is scaled and stored before the product.
+    #[serde(default)]
+    pub scaled_query: Option<ScaledQuery>,
+    /// The denominator is stored in bf16 after each key: a fault.
+    #[serde(default)]
+    pub denominator_bf16: bool,
+    /// The keys are cut into so many runs whose outputs are averaged: a fault.
+    #[serde(default)]
+    pub averaged: Option<usize>,
+    /// The running maximum starts from this finite value: a fault.
+    #[serde(default)]
+    pub floor: Option<f64>,
 }
 
 impl Params {
@@ -139,8 +209,17 @@ impl Params {
             normalise_first: false,
             probs_block: None,
             blocks_reversed: false,
+            lazy: false,
+            combine: Combine::Factor,
             sum_rounded: false,
             rescale: None,
+            values: Values::Own,
+            exponent: Exponent::Shifted,
+            padded_to: None,
+            scaled_query: None,
+            denominator_bf16: false,
+            averaged: None,
+            floor: None,
         }
     }
 
@@ -228,12 +307,15 @@ impl Op for Attention {
         let heads: Vec<OnceLock<KvHeadData<R>>> = (0..hkv).map(|_| OnceLock::new()).collect();
         Out::by_rows(tile, t_len * hq, |r| {
             let (t, h) = (r / hq, r % hq);
+            let own = h / (hq / hkv);
             let kv = match params.kv_head {
-                KvHead::Divide => h / (hq / hkv),
+                KvHead::Divide => own,
                 KvHead::Modulo => h % hkv,
+                KvHead::LastPrevious if own + 1 == hkv => own.saturating_sub(1),
+                KvHead::LastPrevious => own,
             };
             let seen = |j: usize| params.sees(t, j, t_len, s_len);
-            let data = heads[kv].get_or_init(|| KvHeadData::gather(inputs, kv));
+            let data = heads[kv].get_or_init(|| KvHeadData::gather(inputs, kv, params.values));
             let mut row = query(&q.row(r), data, seen, params, policy);
             policy.apply("output", &mut row);
             row
@@ -247,6 +329,14 @@ impl Op for Attention {
                 s.policy.round_at("probs", s.policy.output.dtype);
             })
             .or("stored", |s: &mut Setup<Self>| s.policy.round_at("probs", s.policy.output.dtype));
+        let online = |block: usize, reversed: bool, lazy: bool| {
+            move |s: &mut Setup<Self>| {
+                s.params.probs_block = Some(block);
+                s.params.blocks_reversed = reversed;
+                s.params.lazy = lazy;
+                s.policy.round_at("probs", s.policy.output.dtype);
+            }
+        };
         for (name, block, reversed) in [
             ("online_16", 16, false),
             ("online_32", 32, false),
@@ -256,19 +346,26 @@ impl Op for Attention {
             ("online_64_reversed", 64, true),
             ("online_128_reversed", 128, true),
         ] {
-            probs = probs.or(name, move |s: &mut Setup<Self>| {
-                s.params.probs_block = Some(block);
-                s.params.blocks_reversed = reversed;
-                s.policy.round_at("probs", s.policy.output.dtype);
-            });
+            probs = probs.or(name, online(block, reversed, false));
         }
+        for (name, block, lazy) in [
+            ("online_48", 48, false),
+            ("online_96", 96, false),
+            ("lazy_32", 32, true),
+            ("lazy_64", 64, true),
+            ("lazy_128", 128, true),
+        ] {
+            probs = probs.or_rarely(name, online(block, false, lazy));
+        }
+        let combine = Knob::new("combine", "factor")
+            .or_rarely("lse", |s: &mut Setup<Self>| s.params.combine = Combine::Lse);
         let sum = Knob::new("sum", "f32")
             .or("rounded_probs", |s: &mut Setup<Self>| s.params.sum_rounded = true);
         let scores = Knob::new("scores", "f32").or_eager("stored", |s: &mut Setup<Self>| {
             s.policy.round_at("qk", s.policy.output.dtype);
             s.policy.round_at("scores", s.policy.output.dtype);
         });
-        vec![probs, sum, scores]
+        vec![probs, sum, scores, combine]
     }
 
     fn faults(params: &Params, tensors: &Tensors) -> Vec<Fault<Self>> {

@@ -1,9 +1,10 @@
 //! Attention of one query head: scores, softmax in one or several passes, the weighted sum.
 
-use super::{Params, Rescale};
-use crate::arith::Real;
-use crate::dtype::pow2;
-use crate::ops::softmax::maximum;
+use super::online::{self, Around};
+use super::{Params, Rescale, ScaledQuery, Values};
+use crate::arith::{Real, ball};
+use crate::dtype::{Dtype, Rounding};
+use crate::ops::softmax::{Exponent, in_f32_range, maximum};
 use crate::ops::{Arg, Inputs};
 use crate::policy::Policy;
 
@@ -14,7 +15,7 @@ pub(super) struct KvHeadData<R> {
 }
 
 impl<R: Real> KvHeadData<R> {
-    pub(super) fn gather(inputs: &Inputs<'_, R>, head: usize) -> Self {
+    pub(super) fn gather(inputs: &Inputs<'_, R>, head: usize, values: Values) -> Self {
         let (k, v) = (inputs.req("k"), inputs.req("v"));
         let &[s, heads, d] = k.shape() else { unreachable!("checked") };
         let row = |arg: &Arg<'_, R>, j: usize| {
@@ -24,7 +25,12 @@ impl<R: Real> KvHeadData<R> {
         };
         let mut v_t = vec![Vec::with_capacity(s); d];
         for j in 0..s {
-            for (column, x) in v_t.iter_mut().zip(row(v, j)) {
+            let value = match values {
+                Values::Previous => row(v, j.saturating_sub(1)),
+                Values::NewestMissing if j + 1 == s => vec![R::lift(0.0); d],
+                Values::Own | Values::NewestMissing => row(v, j),
+            };
+            for (column, x) in v_t.iter_mut().zip(value) {
                 column.push(x);
             }
         }
@@ -42,14 +48,19 @@ pub(super) fn query<R: Real>(
 ) -> Vec<R> {
     let s_len = kv.k.len();
     let keys: Vec<usize> = (0..s_len).filter(|&j| params.sentinel.is_some() || seen(j)).collect();
+    let (stored, scale) = scaled_query(q, params, policy);
+    let q = stored.as_deref().unwrap_or(q);
     let raw = keys.iter().map(|&j| R::dot(q, &kv.k[j], 0, &policy.acc)).collect();
-    let mut scores = Scores::new(raw, params.scale, policy);
+    let mut scores = Scores::new(raw, scale, params.exponent, policy);
     if let Some(sentinel) = params.sentinel {
         scores.replace(keys.iter().map(|&j| !seen(j)), sentinel);
     }
     let Some(top) = scores.maximum(0..keys.len()) else {
         return vec![R::lift(f64::NAN); q.len()];
     };
+    if params.floor.is_some_and(|floor| scores.scaled[top].value() < floor - UNDERFLOW) {
+        return vec![R::lift(0.0); q.len()];
+    }
     let mut terms = scores.exponentials(0..keys.len(), top);
     let mut weights = rounded_probs(&terms, &scores, &keys, params, policy, top);
     if params.sum_rounded && !params.normalise_first {
@@ -59,44 +70,145 @@ pub(super) fn query<R: Real>(
         let target = if rescale.numerator { &mut weights } else { &mut terms };
         skip_rescaling(target, &scores, &keys, rescale, top);
     }
+    if let Some(runs) = params.averaged {
+        average(&mut weights, &scores, runs, params, policy);
+        terms.copy_from_slice(&weights);
+    }
     let first = keys[0];
-    let sum = R::sum(&terms, first, &policy.acc);
+    let columns = Columns::of(kv, &keys);
+    let columns = columns.slices();
+    let around = scores.around(top);
+    if is_one_set(params, policy) {
+        let means = R::weighted_means(&weights, &columns, first, &policy.acc);
+        return online::widen(means, &weights, &terms, &columns, &around, params);
+    }
+    let mut sum = denominator(&terms, first, scores.scaled[top], s_len, params, policy);
     if params.normalise_first {
         weights.iter_mut().for_each(|w| *w = w.div(sum));
         policy.apply("probs", &mut weights);
+        return columns.iter().map(|v| R::dot(&weights, v, first, &policy.acc)).collect();
     }
-    let contiguous = keys[keys.len() - 1] - first + 1 == keys.len();
-    let online = R::approx(1.0, scores.rescale_error());
-    let mut gathered = Vec::new();
-    kv.v_t
-        .iter()
-        .map(|column| {
-            let v = if contiguous {
-                &column[first..first + keys.len()]
-            } else {
-                gathered.clear();
-                gathered.extend(keys.iter().map(|&j| column[j]));
-                &gathered[..]
-            };
-            let o = R::dot(&weights, v, first, &policy.acc);
-            if params.normalise_first { o } else { o.div(sum).mul(online) }
-        })
-        .collect()
+    if params.exponent == Exponent::NotShifted {
+        let mean = |v: &&[R]| in_f32_range(R::dot(&weights, v, first, &policy.acc)).div(sum);
+        return columns.iter().map(mean).collect();
+    }
+    if R::IS_BOUND {
+        sum = sum.widened(0.0, around.error * online::below_top(&terms));
+    }
+    let means = columns.iter().map(|v| R::dot(&weights, v, first, &policy.acc).div(sum)).collect();
+    online::widen(means, &weights, &terms, &columns, &around, params)
+}
+
+/// Whether numerator and denominator have the same weights, and nothing else happens to the latter.
+fn is_one_set(params: &Params, policy: &Policy) -> bool {
+    let rounded_alike = policy.is_identity_at("probs") || params.sum_rounded;
+    let denominator_is_the_sum = params.rescale.is_none()
+        && params.averaged.is_none()
+        && params.padded_to.is_none()
+        && !params.denominator_bf16
+        && params.exponent != Exponent::NotShifted;
+    rounded_alike && denominator_is_the_sum && !params.normalise_first
+}
+
+/// The values of the visible keys, by column.
+enum Columns<'a, R> {
+    /// One range of keys.
+    Range(&'a [Vec<R>], std::ops::Range<usize>),
+    /// Keys with gaps between them.
+    Gathered(Vec<Vec<R>>),
+}
+
+impl<'a, R: Real> Columns<'a, R> {
+    fn of(kv: &'a KvHeadData<R>, keys: &[usize]) -> Self {
+        let (first, last) = (keys[0], keys[keys.len() - 1]);
+        if last - first + 1 == keys.len() {
+            return Columns::Range(&kv.v_t, first..last + 1);
+        }
+        let gather = |column: &Vec<R>| keys.iter().map(|&j| column[j]).collect();
+        Columns::Gathered(kv.v_t.iter().map(gather).collect())
+    }
+
+    fn slices(&self) -> Vec<&[R]> {
+        match self {
+            Columns::Range(columns, range) => columns.iter().map(|c| &c[range.clone()]).collect(),
+            Columns::Gathered(columns) => columns.iter().map(Vec::as_slice).collect(),
+        }
+    }
+}
+
+/// How far below 0 an exponent gives 0 in f32.
+const UNDERFLOW: f64 = 104.0;
+
+/// The query as it is stored after scaling, if it is, and what is left of the scale.
+fn scaled_query<R: Real>(q: &[R], params: &Params, policy: &Policy) -> (Option<Vec<R>>, f64) {
+    let Some(scaled) = params.scaled_query else { return (None, params.scale) };
+    let (by, left) = match scaled {
+        ScaledQuery::Scale => (params.scale, 1.0),
+        ScaledQuery::ScaleLog2e => {
+            (params.scale * std::f64::consts::LOG2_E, std::f64::consts::LN_2)
+        }
+    };
+    let by = R::constant(by);
+    let stored = |x: &R| x.mul(by).round(policy.output, policy.lambda);
+    (Some(q.iter().map(stored).collect()), left)
+}
+
+/// The sum by which the output is divided, with what is wrong about it.
+fn denominator<R: Real>(
+    terms: &[R],
+    first: usize,
+    top: R,
+    s_len: usize,
+    params: &Params,
+    policy: &Policy,
+) -> R {
+    let bf16 = Rounding::nearest(Dtype::Bf16);
+    let mut sum = match params.denominator_bf16 {
+        true => terms.iter().fold(R::lift(0.0), |sum, p| sum.add(*p).round(bf16, policy.lambda)),
+        false => R::sum(terms, first, &policy.acc),
+    };
+    if let Some(tile) = params.padded_to {
+        let pads = s_len.next_multiple_of(tile) - s_len;
+        sum = sum.add(R::lift(pads as f64).mul(top.neg().exp()));
+    }
+    if params.exponent == Exponent::NotShifted { in_f32_range(sum) } else { sum }
+}
+
+/// Makes the weights those of a plain mean over runs of keys that are each softmaxed by itself.
+fn average<R: Real>(
+    weights: &mut [R],
+    scores: &Scores<R>,
+    runs: usize,
+    params: &Params,
+    policy: &Policy,
+) {
+    let (n, size) = (weights.len(), weights.len().div_ceil(runs));
+    for start in (0..n).step_by(size) {
+        let run = start..(start + size).min(n);
+        let Some(top) = scores.maximum(run.clone()) else { return };
+        let mut p = scores.exponentials(run.clone(), top);
+        let sum = R::sum(&p, start, &policy.acc);
+        if !params.normalise_first {
+            policy.apply("probs", &mut p);
+        }
+        weights[run].iter_mut().zip(p).for_each(|(w, p)| *w = p.div(sum));
+    }
 }
 
 /// Scores of one query head, raw and scaled.
 struct Scores<R> {
     raw: Vec<R>,
     scaled: Vec<R>,
+    exponent: Exponent,
 }
 
 impl<R: Real> Scores<R> {
-    fn new(mut raw: Vec<R>, scale: f64, policy: &Policy) -> Self {
+    fn new(mut raw: Vec<R>, scale: f64, exponent: Exponent, policy: &Policy) -> Self {
         policy.apply("qk", &mut raw);
         let scale = R::constant(scale);
         let mut scaled: Vec<R> = raw.iter().map(|s| s.mul(scale)).collect();
         policy.apply("scores", &mut scaled);
-        Scores { raw, scaled }
+        Scores { raw, scaled, exponent }
     }
 
     /// Replaces the masked scores.
@@ -123,37 +235,27 @@ impl<R: Real> Scores<R> {
             return R::lift(1.0);
         }
         if equal {
-            // Up to the rounding of an exponent that was folded into an fma.
-            return R::approx(1.0, 2.0 * pow2(-R::BITS));
+            // Where the exponent is folded into an fma, both are e^x of the same rounding error.
+            return R::approx(1.0, ball::INEXACT);
         }
-        self.scaled[i].sub(self.scaled[j]).exp()
+        self.exponent.exp(self.scaled[i].sub(self.scaled[j]))
     }
 
     /// e^(score - score `top`) over a range. A common shift of all scores cancels in the softmax, so
     /// the error of the maximum is charged to the other terms.
     fn exponentials(&self, range: std::ops::Range<usize>, top: usize) -> Vec<R> {
+        if self.exponent == Exponent::NotShifted {
+            return range.map(|i| in_f32_range(self.scaled[i].exp())).collect();
+        }
         range.map(|i| self.exp_difference(i, top)).collect()
     }
 
-    /// Relative error of the final division and of all rescalings that an online softmax can do over
-    /// any blocks: an exponential and a product each time the running maximum grows.
-    fn rescale_error(&self) -> f64 {
-        let mut top = f64::NEG_INFINITY;
-        let mut units = DIVISION;
-        for s in &self.scaled {
-            if s.value() > top {
-                if top.is_finite() {
-                    units += 5.0 + s.value() - top;
-                }
-                top = s.value();
-            }
-        }
-        units * pow2(-R::BITS)
+    /// What the bound of an online softmax needs to know of them.
+    fn around(&self, top: usize) -> Around {
+        let values: Vec<f64> = self.scaled.iter().map(|s| s.value()).collect();
+        Around { top: values[top], error: self.scaled[top].spread(), scores: values, bits: R::BITS }
     }
 }
-
-/// Units in the last place that a device's fast division or reciprocal may be off.
-const DIVISION: f64 = 4.0;
 
 /// P as it is multiplied with v, unless it is divided first.
 fn rounded_probs<R: Real>(
@@ -168,11 +270,12 @@ fn rounded_probs<R: Real>(
     if params.normalise_first || policy.is_identity_at("probs") {
         return weights;
     }
-    let Some(block) = params.probs_block else {
+    let shifted = params.exponent != Exponent::NotShifted;
+    let Some(block) = params.probs_block.filter(|_| shifted) else {
         policy.apply("probs", &mut weights);
         return weights;
     };
-    for (range, running) in blocks(scores, keys, block, params.blocks_reversed) {
+    for (range, running) in blocks(scores, keys, block, params.blocks_reversed, params.lazy) {
         let mut part = scores.exponentials(range.clone(), running);
         policy.apply("probs", &mut part);
         let back = scores.exp_difference(running, top);
@@ -183,13 +286,17 @@ fn rounded_probs<R: Real>(
     weights
 }
 
+/// How much a maximum grows before a lazy online softmax rescales: a factor of 2^8.
+const LAZY: f64 = 8.0 * std::f64::consts::LN_2;
+
 /// The ranges of `keys` by blocks of the absolute position, in the order in which they are visited,
-/// each with the index of its running maximum.
+/// each with the index of its running maximum; of the maximum last rescaled to, if `lazy`.
 fn blocks<R: Real>(
     scores: &Scores<R>,
     keys: &[usize],
     block: usize,
     reversed: bool,
+    lazy: bool,
 ) -> Vec<(std::ops::Range<usize>, usize)> {
     let mut ranges = Vec::new();
     let mut start = 0;
@@ -209,7 +316,7 @@ fn blocks<R: Real>(
         let local = scores.maximum(range.clone());
         let value = |i: usize| scores.scaled[i].value();
         running = match (running, local) {
-            (Some(r), Some(l)) if value(l) > value(r) => Some(l),
+            (Some(r), Some(l)) if value(l) - value(r) > if lazy { LAZY } else { 0.0 } => Some(l),
             (None, l) => l,
             (r, _) => r,
         };
@@ -227,7 +334,7 @@ fn skip_rescaling<R: Real>(
     fault: &Rescale,
     top: usize,
 ) {
-    let parts = blocks(scores, keys, fault.block, false);
+    let parts = blocks(scores, keys, fault.block, false, false);
     match fault.at {
         None => {
             for (range, running) in parts {

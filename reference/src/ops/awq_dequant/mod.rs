@@ -7,7 +7,7 @@
 //! group of K; there is no g_idx.
 //! The product is exact in f32. Points: `scale`, `weight` (the product), `output`.
 //! Conventions: as `gptq_dequant`'s: `scale=f16` or `stored`, `weight=direct` or `via_f16` (AutoAWQ
-//! dequantises to f16 whatever the model's dtype).
+//! dequantises to f16 whatever the model's dtype) or `fma_f16`.
 //!
 //! Source: <https://arxiv.org/abs/2306.00978> and the files that AutoAWQ and gptqmodel write
 
@@ -16,6 +16,7 @@ mod faults;
 use serde::{Deserialize, Serialize};
 
 use super::packed::{self, Nibbles, Reading};
+use super::slip::Slip;
 use super::{
     ArgSpec, Fault, Inputs, Knob, Op, Out, OutSpec, Residual, Setup, Tensors, Tile, gain_faults,
     need,
@@ -116,6 +117,12 @@ pub struct Params {
     /// (z - q) * s: a fault.
     #[serde(default)]
     pub negated: bool,
+    /// q s - z s in f16, the second product rounded first.
+    #[serde(default)]
+    pub fused_zero: bool,
+    /// A single slip.
+    #[serde(default)]
+    pub slip: Slip,
 }
 
 impl Params {
@@ -129,6 +136,8 @@ impl Params {
             zero_order: Order::Interleaved,
             packing: Packing::AlongN,
             negated: false,
+            fused_zero: false,
+            slip: Slip::None,
         }
     }
 }
@@ -182,6 +191,7 @@ impl Op for AwqDequant {
         let rows_only = Tile { rows: tile.rows.clone(), cols: None };
         Out::by_rows(&rows_only, k, |row| {
             let own = packed::group_of(row, k, params.group_size, groups);
+            let own = params.slip.group(own, k, params.group_size);
             let next = (own + 1).min(groups - 1);
             let scale_group = if params.group == Group::Next { next } else { own };
             let zero_group = if params.group == Group::NextZero { next } else { scale_group };
@@ -196,11 +206,18 @@ impl Op for AwqDequant {
                     ZeroPoint::Symmetric => 1 << (BITS - 1),
                     zero => {
                         let word = |w: usize| qzeros.int(zero_group * words + w);
-                        params.zero_order.value(c, word) + i64::from(zero == ZeroPoint::PlusOne)
+                        let column = params.slip.zero_column(c, n, PER_WORD);
+                        params.zero_order.value(column, word)
+                            + i64::from(zero == ZeroPoint::PlusOne)
                     }
                 };
-                let d = if params.negated { z - q } else { q - z };
-                *w = R::lift(d as f64).mul(*w);
+                let q = params.slip.value(q, [row, c], [k, n]);
+                let z = params.slip.zero(z, [zero_group, c], [groups, n]);
+                *w = match (params.fused_zero, params.negated) {
+                    (true, false) => packed::fused_zero(q, z, *w, policy.lambda),
+                    (true, true) => packed::fused_zero(z, q, *w, policy.lambda),
+                    (false, negated) => params.slip.weight([q, z], *w, negated, policy),
+                };
             }
             policy.apply("weight", &mut s);
             policy.apply("output", &mut s);
@@ -213,14 +230,14 @@ impl Op for AwqDequant {
             Knob::new("scale", "f16").or("stored", |s: &mut Setup<Self>| {
                 s.policy.round_at("scale", s.policy.output.dtype);
             }),
-            Knob::new("weight", "direct").or("via_f16", |s: &mut Setup<Self>| {
-                s.policy.round_at("weight", Dtype::F16);
-            }),
+            Knob::new("weight", "direct")
+                .or("via_f16", |s: &mut Setup<Self>| s.policy.round_at("weight", Dtype::F16))
+                .or_rarely("fma_f16", |s: &mut Setup<Self>| s.params.fused_zero = true),
         ]
     }
 
-    fn faults(_params: &Params, tensors: &Tensors) -> Vec<Fault<Self>> {
-        faults::catalogue(tensors)
+    fn faults(params: &Params, tensors: &Tensors) -> Vec<Fault<Self>> {
+        faults::catalogue(params, tensors)
     }
 
     fn propose(_params: &Params, residual: &Residual<'_>) -> Vec<Fault<Self>> {

@@ -13,7 +13,8 @@ pub(super) const ENTRIES: &[Entry] = &[
         source: "https://github.com/huggingface/transformers/issues/35896",
         make: |c| {
             let form = |w: usize| {
-                let detail = format!("a query sees {w} keys, by a sliding_window that is not in use");
+                let detail =
+                    format!("a query sees {w} keys, by a sliding_window that is not in use");
                 Form::new(format!("{w}"), detail).param("attention", "window", w)
             };
             c.idle_window.map(form).into_iter().collect()
@@ -82,7 +83,8 @@ pub(super) const ENTRIES: &[Entry] = &[
         summary: "the causal mask aligned to the upper left: a cache hides from later calls",
         source: "https://github.com/huggingface/candle/issues/3236",
         make: |_| {
-            let detail = "query t of a call sees keys 0 to t, so that later calls miss most of the cache";
+            let detail =
+                "query t of a call sees keys 0 to t, so that later calls miss most of the cache";
             vec![Form::new("", detail).param("attention", "mask", "upper_left")]
         },
     },
@@ -143,7 +145,11 @@ fn window_layers(c: &Config) -> Vec<Form> {
         })
     };
     vec![
-        set("swapped", "the sliding window is in the layers that have none, and not in the others", true),
+        set(
+            "swapped",
+            "the sliding window is in the layers that have none, and not in the others",
+            true,
+        ),
         set("all", "every layer has the sliding window", false),
     ]
 }

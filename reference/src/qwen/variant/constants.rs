@@ -42,9 +42,12 @@ pub(super) const ENTRIES: &[Entry] = &[
         source: "https://github.com/arcee-ai/mergekit/issues/425",
         make: |_| {
             let form = |by: i64| {
-                Form::new(format!("{by:+}"), format!("token id + {by} is looked up instead of the id"))
-                    .param("embedding", "offset", by)
-                    .everywhere()
+                Form::new(
+                    format!("{by:+}"),
+                    format!("token id + {by} is looked up instead of the id"),
+                )
+                .param("embedding", "offset", by)
+                .everywhere()
             };
             vec![form(1), form(-1)]
         },
@@ -105,16 +108,14 @@ fn eps(c: &Config) -> Vec<Form> {
 fn scale(c: &Config) -> Vec<Form> {
     let d = c.head_dim as f64;
     let from_hidden = c.hidden_size as f64 / c.num_attention_heads as f64;
-    let forms = [
-        ("hidden/heads", 1.0 / from_hidden.sqrt()),
-        ("1/head_dim", 1.0 / d),
-        ("none", 1.0),
-    ];
+    let forms =
+        [("hidden/heads", 1.0 / from_hidden.sqrt()), ("1/head_dim", 1.0 / d), ("none", 1.0)];
     forms
         .into_iter()
         .filter(|(_, scale)| (scale * d.sqrt() - 1.0).abs() > 1e-9)
         .map(|(key, scale)| {
-            let detail = format!("scores are scaled by {scale:.6} ({key}) instead of {:.6}", 1.0 / d.sqrt());
+            let detail =
+                format!("scores are scaled by {scale:.6} ({key}) instead of {:.6}", 1.0 / d.sqrt());
             Form::new(key, detail).param("attention", "scale", scale)
         })
         .collect()

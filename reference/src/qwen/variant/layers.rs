@@ -15,11 +15,16 @@ pub(super) const ENTRIES: &[Entry] = &[
         source: "https://arxiv.org/abs/2002.04745",
         make: |_| {
             let form = |key: &'static str, halves: &'static [(&'static str, &'static str)]| {
-                let detail = format!("the residual around {key} is the norm's output, not its input");
+                let detail =
+                    format!("the residual around {key} is the norm's output, not its input");
                 Form::new(key, detail).nodes(move |node| {
                     for (add, norm) in halves {
                         if let Some(layer) = layer_of(node, add) {
-                            set(node, "a", Source::Probe(format!("layers.{layer}.{norm}"), View::Flat));
+                            set(
+                                node,
+                                "a",
+                                Source::Probe(format!("layers.{layer}.{norm}"), View::Flat),
+                            );
                         }
                     }
                 })
@@ -114,8 +119,11 @@ pub(super) const ENTRIES: &[Entry] = &[
         summary: "each expert has its neighbour's weights",
         source: "https://docs.vllm.ai/en/stable/serving/expert_parallel_deployment.html",
         make: |c| {
-            let form = Form::new("", "expert e has the weights of expert e + 1")
-                .param("moe_experts", "shift", 1);
+            let form = Form::new("", "expert e has the weights of expert e + 1").param(
+                "moe_experts",
+                "shift",
+                1,
+            );
             c.moe.is_some().then_some(form).into_iter().collect()
         },
     },

@@ -14,7 +14,9 @@ pub(super) const ENTRIES: &[Entry] = &[
             let form = |key: &'static str| {
                 Form::new(key, format!("the norm over each head of {key} is left out")).nodes(
                     move |node| {
-                        if is_qk_norm(node) && (key == "q and k" || node.probe.ends_with(&format!("{key}_norm"))) {
+                        if is_qk_norm(node)
+                            && (key == "q and k" || node.probe.ends_with(&format!("{key}_norm")))
+                        {
                             node.params["skipped"] = true.into();
                         }
                     },
@@ -131,7 +133,8 @@ fn rope_first(w: &mut Wiring) {
             };
             let (Some(norm), Some(rope)) = (at(nodes, "norm"), at(nodes, "rope")) else { continue };
             let input = |n: &mut Node, new: Option<Source>| {
-                let (_, x) = n.inputs.iter_mut().find(|(arg, _)| arg == "x").expect("both ops read x");
+                let (_, x) =
+                    n.inputs.iter_mut().find(|(arg, _)| arg == "x").expect("both ops read x");
                 let old = x.clone();
                 if let Some(new) = new {
                     *x = new;
@@ -139,7 +142,8 @@ fn rope_first(w: &mut Wiring) {
                 old
             };
             // projection -> norm -> rope becomes projection -> rope -> norm.
-            let (projected, normed) = (input(&mut nodes[norm], None), input(&mut nodes[rope], None));
+            let (projected, normed) =
+                (input(&mut nodes[norm], None), input(&mut nodes[rope], None));
             input(&mut nodes[norm], Some(normed));
             input(&mut nodes[rope], Some(projected));
             let (first, last) = (nodes[norm].probe.clone(), nodes[rope].probe.clone());

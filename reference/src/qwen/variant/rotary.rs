@@ -34,7 +34,12 @@ pub(super) const ENTRIES: &[Entry] = &[
         slug: "rope_inverse",
         summary: "the rotation by minus the angle",
         source: "https://arxiv.org/abs/2104.09864",
-        make: |_| vec![Form::new("", "q and k are rotated by minus the angle").param("rope", "inverse", true)],
+        make: |_| {
+            vec![
+                Form::new("", "q and k are rotated by minus the angle")
+                    .param("rope", "inverse", true),
+            ]
+        },
     },
     Entry {
         code: "A314",
@@ -70,8 +75,9 @@ pub(super) const ENTRIES: &[Entry] = &[
         summary: "YaRN's ramp missing: every frequency divided by the factor",
         source: "https://arxiv.org/abs/2309.00071",
         make: |c| {
-            let form = Form::new("", "all frequencies are divided by the factor: YaRN's ramp is missing")
-                .param("rope", "ramp_missing", true);
+            let form =
+                Form::new("", "all frequencies are divided by the factor: YaRN's ramp is missing")
+                    .param("rope", "ramp_missing", true);
             matches!(c.rope_scaling, Scaling::Yarn(_)).then_some(form).into_iter().collect()
         },
     },
@@ -118,7 +124,9 @@ pub(super) const ENTRIES: &[Entry] = &[
             let form = |by: i64| {
                 let detail = format!("positions of every call after the first are shifted by {by}");
                 let edit = Positions::LaterShifted(by);
-                Form::new(format!("{by:+}"), detail).wiring(move |w, _| w.positions = edit).everywhere()
+                Form::new(format!("{by:+}"), detail)
+                    .wiring(move |w, _| w.positions = edit)
+                    .everywhere()
             };
             vec![form(1), form(-1)]
         },

@@ -20,9 +20,12 @@ pub(super) const ENTRIES: &[Entry] = &[
         source: "https://github.com/huggingface/candle/issues/2930",
         make: |c| {
             let detail = "the head uses model.embed_tokens.weight instead of lm_head.weight";
-            untied(c, Form::new("", detail).nodes(|n| {
-                rename(n, |w| (w == HEAD).then(|| EMBED.into()));
-            }))
+            untied(
+                c,
+                Form::new("", detail).nodes(|n| {
+                    rename(n, |w| (w == HEAD).then(|| EMBED.into()));
+                }),
+            )
         },
     },
     Entry {
@@ -31,10 +34,14 @@ pub(super) const ENTRIES: &[Entry] = &[
         summary: "an untied embedding replaced by the head's weight",
         source: "https://github.com/huggingface/candle/issues/2930",
         make: |c| {
-            let detail = "tokens are looked up in lm_head.weight instead of model.embed_tokens.weight";
-            untied(c, Form::new("", detail).nodes(|n| {
-                rename(n, |w| (w == EMBED).then(|| HEAD.into()));
-            }))
+            let detail =
+                "tokens are looked up in lm_head.weight instead of model.embed_tokens.weight";
+            untied(
+                c,
+                Form::new("", detail).nodes(|n| {
+                    rename(n, |w| (w == EMBED).then(|| HEAD.into()));
+                }),
+            )
         },
     },
     Entry {
@@ -112,9 +119,8 @@ pub(super) const ENTRIES: &[Entry] = &[
         source: "https://github.com/AutoGPTQ/AutoGPTQ/issues/484",
         make: |c| {
             let Some(Quantization::Gptq(q)) = &c.quantization else { return Vec::new() };
-            let form = Form::new("", "input row k uses group k / group_size instead of g_idx's").nodes(
-                |n| each_dequant(&mut n.params, &mut |p| p["group"] = json!("sequential")),
-            );
+            let form = Form::new("", "input row k uses group k / group_size instead of g_idx's")
+                .nodes(|n| each_dequant(&mut n.params, &mut |p| p["group"] = json!("sequential")));
             q.desc_act.then_some(form).into_iter().collect()
         },
     },
@@ -178,7 +184,8 @@ fn biases(c: &Config) -> Vec<Form> {
 fn head_dim(c: &Config) -> Vec<Form> {
     let (hidden, heads, right) = (c.hidden_size, c.num_attention_heads, c.head_dim);
     let wrong = hidden / heads;
-    let fits = hidden.is_multiple_of(heads) && wrong.is_multiple_of(2) && wrong < right && wrong > 0;
+    let fits =
+        hidden.is_multiple_of(heads) && wrong.is_multiple_of(2) && wrong < right && wrong > 0;
     if !fits || c.quantization.is_some() {
         return Vec::new();
     }

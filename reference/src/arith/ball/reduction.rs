@@ -1,0 +1,243 @@
+//! Bounds of reductions: sums, dot products and weighted means.
+
+use super::{Ball, INEXACT, ORACLE_U, values};
+use crate::arith::{Real, dot, emulate};
+use crate::dtype::pow2;
+use crate::policy::Accumulator;
+
+/// Partial sums, so that they can be formed side by side.
+const LANES: usize = 8;
+
+/// What the bound of a reduction needs to know of its terms.
+pub(super) struct Stats {
+    /// Sum of the terms' absolute values.
+    abs: f64,
+    /// Sum of their squares.
+    squares: f64,
+    /// All terms are multiples of two to this power, as integers are of 2^0.
+    quantum: i32,
+    /// Non-zero terms.
+    terms: usize,
+    /// The factors of the last term that is not zero, if it is the only one.
+    only: (f64, f64),
+}
+
+impl Stats {
+    /// Of the products of `a` and `b`.
+    pub(super) fn of_products(a: &[f64], b: &[f64]) -> Stats {
+        let b = &b[..a.len()];
+        let (mut abs, mut squares, mut terms) = ([0.0; LANES], [0.0; LANES], 0);
+        for (x, y) in a.chunks(LANES).zip(b.chunks(LANES)) {
+            for (l, (x, y)) in x.iter().zip(y).enumerate() {
+                let t = x * y;
+                abs[l] += t.abs();
+                squares[l] += t * t;
+                terms += usize::from(t != 0.0);
+            }
+        }
+        let only = match terms {
+            1 => {
+                a.iter().zip(b).find(|(x, y)| *x * *y != 0.0).map_or((0.0, 0.0), |(x, y)| (*x, *y))
+            }
+            _ => (0.0, 0.0),
+        };
+        Stats {
+            abs: abs.iter().sum(),
+            squares: squares.iter().sum(),
+            quantum: quantum(a) + quantum(b),
+            terms,
+            only,
+        }
+    }
+
+    /// Of the elements of `a`.
+    pub(super) fn of_terms(a: &[f64]) -> Stats {
+        Stats::of_products(a, &vec![1.0; a.len()])
+    }
+
+    /// Whether every partial sum, in any order, is a number of `P` bits.
+    fn any_order_is_exact<const P: i32>(&self) -> bool {
+        // f32 cannot hold multiples of less than its smallest normal number where subnormals are flushed.
+        let fine = P == 24 && self.quantum < -126;
+        !fine && self.abs <= pow2((P + self.quantum).clamp(-1074, 1023))
+    }
+
+    /// Whether the only term that is not zero is a number of `P` bits.
+    fn representable<const P: i32>(&self) -> bool {
+        let (x, y) = self.only;
+        let t = x * y;
+        libm::fma(x, y, -t) == 0.0 && (P == 53 || f64::from(t as f32) == t)
+    }
+}
+
+/// The largest power of two, by its exponent, of which all of `a` are multiples.
+fn quantum(a: &[f64]) -> i32 {
+    let lowest_bit = |x: &f64| {
+        let (exponent, fraction) = ((x.to_bits() >> 52 & 0x7ff) as i32, x.to_bits() << 12 >> 12);
+        match exponent {
+            0 => fraction.trailing_zeros() as i32 - 1074,
+            _ => (fraction | 1 << 52).trailing_zeros() as i32 + exponent - 1075,
+        }
+    };
+    // Of zeros alone: of any.
+    a.iter().filter(|x| **x != 0.0).map(lowest_bit).min().unwrap_or(1024)
+}
+
+/// ((1 + u)^k - 1) for `ku` = k u: the most that k roundings in a row can do.
+fn gamma(ku: f64) -> f64 {
+    if ku < 1.0 { ku / (1.0 - ku) } else { f64::INFINITY }
+}
+
+impl<const P: i32> Ball<P> {
+    /// The rounding errors of a reduction over `k` terms in any order, added to the propagated ones.
+    ///
+    /// A term of a sum takes part in at most k - 1 additions; of a dot product also in one product.
+    /// Terms that are exactly zero take part in none.
+    pub(super) fn reduction(propagated: Self, k: usize, stats: &Stats, products: bool) -> Self {
+        let y = propagated.v;
+        if !y.is_finite() {
+            return Ball::exact(y);
+        }
+        let exact = propagated.is_exact();
+        if exact
+            && (stats.any_order_is_exact::<P>() || (stats.terms <= 1 && stats.representable::<P>()))
+        {
+            return propagated;
+        }
+        let k = if exact { stats.terms } else { k };
+        let kf = k as f64;
+        let roundings = if products { kf } else { (kf - 1.0).max(0.0) };
+        let hard = gamma(roundings * Self::u()) * stats.abs + roundings * Self::eta();
+        if k <= 4 {
+            return Ball {
+                v: y,
+                r: propagated.r + hard,
+                s: propagated.s.hypot(hard),
+                d: propagated.d,
+            };
+        }
+        let u2 = pow2(-2 * P) + ORACLE_U * ORACLE_U;
+        let q = stats.squares;
+        let unfused = if products { q / 3.0 } else { 0.0 };
+        let variance = u2 * (kf * (2.0 * y * y + q) / 18.0 + unfused);
+        let drift = if stats.abs < 2.0 * y.abs() { 0.125 * kf * Self::u() * y.abs() } else { 0.0 };
+        Ball {
+            v: y,
+            r: propagated.r + hard,
+            s: propagated.s.hypot(variance.sqrt() + kf * Self::eta()),
+            d: propagated.d + drift,
+        }
+    }
+
+    pub(super) fn ball_dot(a: &[Self], b: &[Self], first: usize, acc: &Accumulator) -> Self {
+        let exact_inputs = a.iter().chain(b).all(|x| x.r == 0.0);
+        let (av, bv) = (values(a), values(b));
+        if acc.is_exact() && exact_inputs {
+            return Ball::exact(emulate::dot(&av, Some(&bv), acc));
+        }
+        let v = dot::dot_f64(&av, &bv, first);
+        let mut propagated = Ball::exact(v);
+        if !exact_inputs {
+            let mut var = 0.0;
+            for (x, y) in a.iter().zip(b) {
+                let (xa, ya) = (x.v.abs(), y.v.abs());
+                propagated.r += xa * y.r + ya * x.r + x.r * y.r;
+                propagated.d += xa * y.d + ya * x.d + x.d * y.d;
+                let (p, q) = (xa * y.s, ya * x.s);
+                var += p * p + q * q;
+            }
+            propagated.s = var.sqrt();
+        }
+        Self::reduction(propagated, a.len(), &Stats::of_products(&av, &bv), true)
+    }
+
+    pub(super) fn ball_sum(a: &[Self], first: usize, acc: &Accumulator) -> Self {
+        let exact_inputs = a.iter().all(|x| x.r == 0.0);
+        let av = values(a);
+        if acc.is_exact() && exact_inputs {
+            return Ball::exact(emulate::dot(&av, None, acc));
+        }
+        let mut propagated = Ball::exact(dot::sum_f64(&av, first));
+        if !exact_inputs {
+            propagated.r = a.iter().map(|x| x.r).sum();
+            propagated.d = a.iter().map(|x| x.d).sum();
+            propagated.s = a.iter().map(|x| x.s * x.s).sum::<f64>().sqrt();
+        }
+        Self::reduction(propagated, a.len(), &Stats::of_terms(&av), false)
+    }
+
+    /// The means of `columns` with weights that carry errors. An error of a weight moves numerator
+    /// and denominator together: with o the mean, the computed one is off by
+    /// sum (w' - w)(v - o) / sum w', exactly. Only the roundings of the two sums are independent.
+    pub(super) fn means_of_uncertain(
+        w: &[Self],
+        columns: &[&[Self]],
+        first: usize,
+        acc: &Accumulator,
+    ) -> Vec<Self> {
+        let wv = values(w);
+        // The sums' own roundings: operands that are no longer exact, whose errors come later.
+        let touched = |v: f64| Ball { v, r: INEXACT, s: 0.0, d: 0.0 };
+        let total = dot::sum_f64(&wv, first);
+        let sum = Self::reduction(touched(total), w.len(), &Stats::of_terms(&wv), false);
+        let room = total - w.iter().map(|x| x.r).sum::<f64>() - sum.r;
+        if !(room > 0.0 && room.is_finite()) {
+            let sum = Self::ball_sum(w, first, acc);
+            return columns.iter().map(|v| Self::ball_dot(w, v, first, acc).div(sum)).collect();
+        }
+        columns
+            .iter()
+            .map(|v| {
+                let vv = values(v);
+                let n = dot::dot_f64(&wv, &vv, first);
+                let stats = Stats::of_products(&wv, &vv);
+                let mean = Self::reduction(touched(n), w.len(), &stats, true).div(sum);
+                if !mean.v.is_finite() {
+                    return mean;
+                }
+                let (mut r, mut d, mut var) = (0.0, 0.0, 0.0);
+                for (w, v) in w.iter().zip(*v) {
+                    let from = (v.v - mean.v).abs();
+                    r += w.r * (from + v.r) + w.v.abs() * v.r;
+                    d += w.d * (from + v.d) + w.v.abs() * v.d;
+                    let (p, q) = (w.s * from, w.v * v.s);
+                    var += p * p + q * q;
+                }
+                Ball {
+                    v: mean.v,
+                    r: mean.r + r / room,
+                    s: mean.s.hypot(var.sqrt() / total),
+                    d: mean.d + d / room,
+                }
+            })
+            .collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_common_quantum_is_the_lowest_bit_of_all() {
+        assert_eq!(quantum(&[3.0, 0.0, -8.0]), 0);
+        assert_eq!(quantum(&[8.0, 24.0]), 3);
+        assert_eq!(quantum(&[1.015625, 2.0]), -6);
+        assert_eq!(quantum(&[f64::from_bits(6)]), -1073);
+        assert_eq!(quantum(&[0.0]), 1024);
+    }
+
+    /// Multiples of 2^-6 whose sums stay below 2^18 are exact in f32; above, they are not.
+    #[test]
+    fn sums_of_multiples_are_exact_in_any_order() {
+        let acc = Accumulator::ANY;
+        let sum = |size: f64| {
+            let a: Vec<Ball<24>> = [1.015625, 0.5, size, -0.25, 3.0].map(Ball::lift).to_vec();
+            Ball::sum(&a, 0, &acc).r
+        };
+        assert_eq!(sum(2f64.powi(17)), 0.0);
+        assert!(sum(2f64.powi(18)) > 0.0);
+        let tiny: Vec<Ball<24>> = [3e-39f32, 1e-39].map(|x| Ball::lift(x.into())).to_vec();
+        assert!(Ball::sum(&tiny, 0, &acc).r > 0.0, "subnormals may be flushed");
+    }
+}
