@@ -189,7 +189,7 @@ impl<'c, R: Basis> Forward<'c, R> {
                     }
                 };
                 let made = match &mut self.jitter {
-                    Some(jitter) => jitter.moved(node.op, made, R::BITS),
+                    Some(jitter) => jitter.moved(node.op, made, self.position + t, R::BITS),
                     None => made,
                 };
                 inputs = inputs.with(arg, made);

@@ -5,7 +5,8 @@
 //! multiplied by 1 + c u xi, with u the unit roundoff of the arithmetic and xi random with mean 0 and
 //! variance 1. For a sum of K products c = sqrt(K/18 + 1/3), so that the result gets the standard
 //! deviation of the statistical bound of a dot in any order (docs/tolerances.md). c is 2 at least, for
-//! functions that are a few ulps off. A sum of two is left alone.
+//! functions that are a few ulps off. The angle of a rotation is off by its position times the error of
+//! a frequency, 2 u of it; a sum of two is left alone.
 //!
 //! Source: D. S. Parker, Monte Carlo Arithmetic (1997),
 //! <https://web.cs.ucla.edu/~stott/mca/CSD-970002.ps.gz>
@@ -37,22 +38,26 @@ impl Jitter {
         (2.0 * unit - 1.0) * 3f64.sqrt()
     }
 
-    /// An input of `op` moved by as much as arithmetic of `bits` significant bits may move the result.
+    /// An input of `op`, in a call up to `position`, moved by as much as arithmetic of `bits`
+    /// significant bits may move the result.
     pub(super) fn moved<'a, R: Real>(
         &mut self,
         op: &str,
         arg: Arg<'a, R>,
+        position: usize,
         bits: i32,
     ) -> Arg<'a, R> {
-        let k = match op {
+        let sum = |k: f64| (k / 18.0 + 1.0 / 3.0).sqrt().max(2.0);
+        let c = match op {
             // One rounding, the same for everybody.
             "add" => return arg,
             // The sum of a norm is of one sign: its error is that of a function.
-            "rms_norm" | "rope" | "silu_mul" | "moe_route" => 1.0,
-            _ => arg.cols() as f64,
+            "rms_norm" | "silu_mul" | "moe_route" => 2.0,
+            "rope" => 2.0 * (position as f64).max(1.0),
+            _ => sum(arg.cols() as f64),
         };
         let Arg::Made { shape, mut data } = arg else { return arg };
-        let c = (k / 18.0 + 1.0 / 3.0).sqrt().max(2.0) * pow2(-bits);
+        let c = c * pow2(-bits);
         for x in &mut data {
             *x = x.mul(R::constant(1.0 + c * self.next()));
         }
