@@ -21,10 +21,16 @@ pub(super) const KNOBS: &[(&str, &[&str])] = &[
             "online_32_reversed",
             "online_64_reversed",
             "online_128_reversed",
+            "online_48",
+            "online_96",
+            "lazy_32",
+            "lazy_64",
+            "lazy_128",
         ],
     ),
     ("sum", &["f32", "rounded_probs"]),
     ("scores", &["f32", "stored"]),
+    ("combine", &["factor", "lse"]),
 ];
 
 const SCORES: Keys = Keys::OneOf(&["scores", "qk", "qk and scores"]);
@@ -199,8 +205,9 @@ enum Probs {
     Normalised,
     /// Rounded before it, relative to the final maximum.
     Stored,
-    /// Rounded relative to the running maximum of blocks.
-    Online { block: usize, reversed: bool },
+    /// Rounded relative to the running maximum of blocks; if lazy, to one that is raised only when it
+    /// grew by a factor of 2^8.
+    Online { block: usize, reversed: bool, lazy: bool },
 }
 
 /// Where a rescaling is missing: at one block, counted as the loop visits them, or everywhere.
@@ -264,14 +271,14 @@ impl<'a> Steps<'a> {
             missing = Some(Missing { at: tile, numerator });
             // A convention that is online already keeps its rounding, with the fault's blocks.
             probs = match probs {
-                Probs::Online { reversed, .. } => Probs::Online { block, reversed },
+                Probs::Online { reversed, lazy, .. } => Probs::Online { block, reversed, lazy },
                 _ => Probs::Full { block: Some(block) },
             };
         }
         if let Some(key) = run.key("probs_truncated") {
             rounding = Some((Store::Truncate, Dtype::Bf16));
             probs = match run.count("probs_truncated") {
-                Some(block) => Probs::Online { block, reversed: false },
+                Some(block) => Probs::Online { block, reversed: false, lazy: false },
                 None if key == "the final maximum" => Probs::Stored,
                 None => return run.refuse(format!("fault probs_truncated has no key `{key}`")),
             };
@@ -360,8 +367,9 @@ fn named(name: &str) -> Probs {
     let mut words = name.split('_');
     match (words.next(), words.next().and_then(|b| b.parse().ok()), words.next()) {
         (Some("online"), Some(block), reversed) => {
-            Probs::Online { block, reversed: reversed.is_some() }
+            Probs::Online { block, reversed: reversed.is_some(), lazy: false }
         }
+        (Some("lazy"), Some(block), _) => Probs::Online { block, reversed: false, lazy: true },
         (Some("normalised"), ..) => Probs::Normalised,
         _ => Probs::Stored,
     }
@@ -415,6 +423,7 @@ impl Query<'_> {
         }
         match self.steps.split {
             Some(split) => self.partitions(&seen, split, out),
+            None if run.chose("combine", "lse") => self.merged(&seen, out),
             None => {
                 self.attend(&seen, out);
             }
@@ -446,8 +455,10 @@ impl Query<'_> {
             Probs::Full { block: None } | Probs::Normalised | Probs::Stored => {
                 self.two_passes(seen, out)
             }
-            Probs::Full { block: Some(block) } => self.online(seen, block, false, out),
-            Probs::Online { block, reversed } => self.online(seen, block, reversed, out),
+            Probs::Full { block: Some(block) } => self.online(seen, block, [false, false], out),
+            Probs::Online { block, reversed, lazy } => {
+                self.online(seen, block, [reversed, lazy], out)
+            }
         }
     }
 
@@ -503,7 +514,13 @@ impl Query<'_> {
     }
 
     /// One pass over blocks of keys at multiples of `block`, with rescaling.
-    fn online(&self, seen: &[u32], block: usize, reversed: bool, out: &mut [f32]) -> (f32, f32) {
+    fn online(
+        &self,
+        seen: &[u32],
+        block: usize,
+        [reversed, lazy]: [bool; 2],
+        out: &mut [f32],
+    ) -> (f32, f32) {
         let steps = self.steps;
         let (mut m, mut sum) = (f32::NEG_INFINITY, 0.0f32);
         let mut p = vec![0.0; self.s];
@@ -516,7 +533,8 @@ impl Query<'_> {
         }
         for (at, keys) in blocks.into_iter().enumerate() {
             let larger = self.maximum(keys);
-            let new = if larger > m || larger.is_nan() { larger } else { m };
+            let grown = if lazy { larger - m > 8.0 * std::f32::consts::LN_2 } else { larger > m };
+            let new = if grown || larger.is_nan() { larger } else { m };
             let rescale = if m == f32::NEG_INFINITY { 0.0 } else { steps.exp(m - new) };
             let factor = |numerator: bool| match steps.missing {
                 Some(it) if it.numerator == numerator && it.at.is_none_or(|b| b == at) => 1.0,
@@ -577,6 +595,28 @@ impl Query<'_> {
             out.iter_mut().zip(o).for_each(|(t, x)| *t += w * x);
         }
         out.iter_mut().for_each(|o| *o = self.steps.chain.quotient(*o, total));
+    }
+
+    /// Parts of 64 keys, each divided by its own sum, merged by their log-sum-exps in f32.
+    fn merged(&self, seen: &[u32], out: &mut [f32]) {
+        let chain = &self.steps.chain;
+        let mut part = vec![0.0; self.d];
+        let parts: Vec<(f32, Vec<f32>)> = seen
+            .chunk_by(|a, b| *a / 64 == *b / 64)
+            .map(|keys| {
+                let (m, sum) = self.attend(keys, &mut part);
+                (m + libm::logf(sum), part.clone())
+            })
+            .collect();
+        let larger = |m: f32, x: f32| if x > m || x.is_nan() { x } else { m };
+        let largest = parts.iter().map(|p| p.0).fold(f32::NEG_INFINITY, larger);
+        let terms: Vec<f32> = parts.iter().map(|p| self.steps.exp(p.0 - largest)).collect();
+        let all = largest + libm::logf(chain.sum(&terms));
+        out.fill(0.0);
+        for (lse, part) in &parts {
+            let by = self.steps.exp(lse - all);
+            out.iter_mut().zip(part).for_each(|(o, x)| *o += by * x);
+        }
     }
 
     /// Parts of the keys, each with a softmax of its own, and their plain mean.

@@ -8,7 +8,7 @@ use super::run::Run;
 use super::{Keys, Known};
 
 pub(super) const KNOBS: &[(&str, &[&str])] =
-    &[("scale", &["f16", "stored"]), ("weight", &["direct", "via_f16"])];
+    &[("scale", &["f16", "stored"]), ("weight", &["direct", "via_f16", "fma_f16"])];
 
 const ORDERS: Keys = Keys::OneOf(&["identity", "inverse"]);
 

@@ -8,7 +8,7 @@ use super::{Keys, Known};
 
 pub(super) const KNOBS: &[(&str, &[&str])] = &[
     ("scale", &["f16", "stored"]),
-    ("weight", &["direct", "via_f16"]),
+    ("weight", &["direct", "via_f16", "fma_f16"]),
     ("wrap", &["none", "modulo", "word"]),
 ];
 

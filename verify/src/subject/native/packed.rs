@@ -142,12 +142,16 @@ impl Quantised {
         let negated = run.is("negated");
         let prescaled = run.is("zero_point_prescaled");
         let divided = run.is("scale_divided");
+        let fused = run.chose("weight", "fma_f16");
+        let half = |x: f32| Store::Nearest.round(Dtype::F16, x);
         let parts = self.q.iter().zip(&self.z).zip(&self.s);
         let mut out: Vec<f32> = parts
             .map(|((q, z), s)| match () {
                 () if negated => (z - q) * s,
                 () if divided => q / s,
                 () if prescaled => q * s - run.stored(z * s),
+                // Both differences are exact in f32, so that one rounding is an f16 fma's.
+                () if fused => half(q * s - half(z * s)),
                 () => (q - z) * s,
             })
             .collect();
