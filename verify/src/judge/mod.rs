@@ -12,6 +12,7 @@ mod evidence;
 mod explain;
 mod faults;
 mod longer;
+mod outputs;
 mod pattern;
 mod picture;
 mod search;
