@@ -13,7 +13,7 @@ use serde::Serialize;
 
 use crate::families::{self, Generated};
 use crate::finding::Finding;
-use crate::judge::{Judgement, Observation, Options, Unseen, Verdict, judge};
+use crate::judge::{Judgement, Observation, Options, Unseen, Verdict, judge, judge_outputs};
 use crate::ledger::Evidence;
 
 /// Largest number of multiply-adds of a case that also runs with every access checked.
@@ -155,16 +155,26 @@ pub fn check_backend(
     let evidence = Evidence::of(&cases, &plain);
     let mut findings: Vec<Finding> = Vec::new();
     let mut observations = Vec::new();
+    let mut others: Vec<(&'static str, Vec<Observation>)> = Vec::new();
     for r in runs {
         merge(&mut findings, r.findings);
         observations.extend(r.observations);
+        for (output, observation) in r.others {
+            match others.iter_mut().find(|(name, _)| *name == output) {
+                Some((_, of_it)) => of_it.push(observation),
+                None => others.push((output, vec![observation])),
+            }
+        }
     }
     if !findings.is_empty() {
         return Ok(KernelReport::failed(kernel, &cases, findings));
     }
     let unseen = if profile == Profile::Full { Unseen::Catalogue } else { Unseen::Nothing };
     let options = Options { scope: Scope::Kernel, unseen, preset: None };
-    let judgement = judge(kernel.op, &observations, options)?;
+    let mut judgement = judge(kernel.op, &observations, options)?;
+    for (output, other) in judge_outputs(kernel.op, &others, options)? {
+        judgement = judgement.with(output, other);
+    }
     Ok(KernelReport {
         kernel: kernel.name.into(),
         op: kernel.op.into(),
@@ -249,7 +259,10 @@ fn merge(all: &mut Vec<Finding>, more: Vec<Finding>) {
 }
 
 struct Runs {
+    /// Of the op's first output.
     observations: Vec<Observation>,
+    /// Of each further one, with its name.
+    others: Vec<(&'static str, Observation)>,
     findings: Vec<Finding>,
 }
 
@@ -261,17 +274,23 @@ fn run_case(
     profile: Profile,
 ) -> anyhow::Result<Runs> {
     let case = Arc::new(g.case.clone());
-    let observe = |output: Tensor, suffix: &str| Observation {
-        case: case.clone(),
-        output,
-        label: format!("{}{suffix}", g.label),
-        structured: g.structured,
+    let observe = |runs: &mut Runs, outputs: Vec<(&'static str, Tensor)>, suffix: &str| {
+        let label = format!("{}{suffix}", g.label);
+        let of = |output| Observation {
+            case: case.clone(),
+            output,
+            label: label.clone(),
+            structured: g.structured,
+        };
+        let mut outputs = outputs.into_iter();
+        runs.observations.extend(outputs.next().map(|(_, output)| of(output)));
+        runs.others.extend(outputs.map(|(name, output)| (name, of(output))));
     };
     let base = LaunchOptions { seed: seed ^ 2, ..LaunchOptions::default() };
-    let (output, findings) = launch(kernel, backend, g, &base)?;
-    let mut runs = Runs { observations: Vec::new(), findings };
-    let Some(output) = output else { return Ok(runs) };
-    runs.observations.push(observe(output.clone(), ""));
+    let (outputs, findings) = launch(kernel, backend, g, &base)?;
+    let mut runs = Runs { observations: Vec::new(), others: Vec::new(), findings };
+    let Some(outputs) = outputs else { return Ok(runs) };
+    observe(&mut runs, outputs.clone(), "");
     if profile == Profile::Power || work(&g.case) > REPEAT_WORK || !runs.findings.is_empty() {
         return Ok(runs);
     }
@@ -279,7 +298,7 @@ fn run_case(
     let again = LaunchOptions { seed: seed ^ 3, fill: vec![0x5a], ..base.clone() };
     let (repeat, findings) = launch(kernel, backend, g, &again)?;
     merge(&mut runs.findings, findings);
-    if repeat.is_some_and(|r| r != output) {
+    if repeat.is_some_and(|r| r != outputs) {
         let text = format!("{}: another thread order gave other bits", g.label);
         merge(&mut runs.findings, vec![Finding::new("not_deterministic", text)]);
     }
@@ -288,24 +307,24 @@ fn run_case(
     for &ulps in perturbations {
         let ftz = ulps == 2 && g.case.family != "special";
         let perturbed = LaunchOptions { ulps, ftz, placement: Placement::Start, ..base.clone() };
-        let (output, findings) = launch(kernel, backend, g, &perturbed)?;
+        let (outputs, findings) = launch(kernel, backend, g, &perturbed)?;
         merge(&mut runs.findings, findings);
-        if let Some(output) = output {
+        if let Some(outputs) = outputs {
             let flushed = if ftz { ", subnormals flushed" } else { "" };
             let label = format!(" (exp off by {ulps} ulp{flushed})");
-            runs.observations.push(observe(output, &label));
+            observe(&mut runs, outputs, &label);
         }
     }
     Ok(runs)
 }
 
-/// One launch: the output when it completed, and the findings.
+/// One launch: the outputs when it completed, and the findings.
 fn launch(
     kernel: &Kernel,
     backend: &Backend,
     g: &Generated,
     options: &LaunchOptions,
-) -> anyhow::Result<(Option<Tensor>, Vec<Finding>)> {
+) -> anyhow::Result<(Option<Vec<(&'static str, Tensor)>>, Vec<Finding>)> {
     let launched = (kernel.run)(backend, &g.case, options)?;
     let mut findings: Vec<Finding> = Vec::new();
     for f in &launched.report.findings {
@@ -316,7 +335,7 @@ fn launch(
         findings.push(Finding::new("launch_refused", text));
     }
     let completed = launched.report.status == LaunchStatus::Completed;
-    Ok((completed.then(|| launched.output().clone()), findings))
+    Ok((completed.then_some(launched.outputs), findings))
 }
 
 /// How many times `step` is called for a kernel.

@@ -139,6 +139,12 @@ fn stored_as<O: Op>(dtype: Dtype, setup: Setup<O>) -> Setup<O> {
     Setup { policy: O::policy(dtype), ..setup }
 }
 
+/// f32 weights half-way between two bf16 numbers.
+fn half_way(d: usize) -> Tensor {
+    let values: Vec<f64> = (0..d).map(|i| 128.5 + (i % 100) as f64).collect();
+    Tensor::from_f64(Dtype::F32, &[d], &values)
+}
+
 proptest! {
     #![proptest_config(config(12))]
 
@@ -292,7 +298,14 @@ fn every_fault_of_add_rms_norm_shows() {
         let t = large.tensors[name].map(|_, v| v + 5e4);
         large.tensors.insert(name.into(), t);
     }
-    every_fault_shows_in_some_output([bf16(1, 330, 1.0), bf16(2, 330, 0.01), large]);
+    let mut ties = bf16(4, 64, 1.0);
+    ties.params.norm.eps = 0.0;
+    for name in ["a", "b"] {
+        let t = ties.tensors[name].map(|i, _| if i % 3 == 0 { 1.0 } else { -1.0 });
+        ties.tensors.insert(name.into(), t);
+    }
+    ties.tensors.insert("weight".into(), half_way(64));
+    every_fault_shows_in_some_output([bf16(1, 330, 1.0), bf16(2, 330, 0.01), large, ties]);
     every_choice_is_reachable([bf16(3, 130, 1.0)]);
 }
 
@@ -303,7 +316,18 @@ fn every_fault_of_qk_norm_rope_shows() {
         s.params.rope.angle = Angle::F32;
         s
     };
-    every_fault_shows_in_some_output([bf16(1, 1.0), bf16(2, 0.005)].map(f32_angle));
+    // At position 0 the output is the normalised head, which is a weight or its negative.
+    let ties = |edge_f32: bool| {
+        let mut s = stored_as(Dtype::Bf16, heads(4, 1, 2, 64, Dtype::Bf16, 1.0));
+        (s.params.norm.eps, s.params.edge_f32) = (0.0, edge_f32);
+        let x = s.tensors["x"].map(|i, _| if i % 3 == 0 { 2.0 } else { -2.0 });
+        s.tensors.insert("x".into(), x);
+        s.tensors.insert("weight".into(), half_way(64));
+        s.tensors.insert("positions".into(), Tensor::from_i32(&[1], &[0]));
+        s
+    };
+    let cases = [bf16(1, 1.0), bf16(2, 0.005), ties(false), ties(true)];
+    every_fault_shows_in_some_output(cases.map(f32_angle));
     every_choice_is_reachable([f32_angle(bf16(3, 1.0))]);
 }
 

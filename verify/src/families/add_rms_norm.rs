@@ -19,7 +19,8 @@ pub(super) fn cases(seed: u64) -> Vec<Generated> {
     out.push(random((3, 96), seed, ("unit", false), 1.0, Dtype::F32));
     out.push(outlier((4, 256), seed));
     out.push(lanes(seed));
-    out.push(exact((3, 128), seed));
+    out.push(exact((3, 128), seed, false));
+    out.push(exact((3, 128), seed, true));
     out.push(large((2, 64), seed));
     out
 }
@@ -76,13 +77,19 @@ fn lanes(seed: u64) -> Generated {
     build(("unit", false), " lanes", seed, 1e-6, Dtype::Bf16, (rows, d), data)
 }
 
-/// |a + b| = 2 everywhere and eps 0: the mean square is a power of 4, and every output a small integer.
-fn exact((rows, d): (usize, usize), seed: u64) -> Generated {
-    let mut v = Values::new(seed, &format!("{OP} exact {rows} {d}"));
+/// |a + b| = 2 everywhere and eps 0: the mean square is a power of 4, and every output a weight or its
+/// negative: a small integer, or with `ties` an f32 half-way between two bf16 numbers.
+fn exact((rows, d): (usize, usize), seed: u64, ties: bool) -> Generated {
+    let mut v = Values::new(seed, &format!("{OP} exact {rows} {d} {ties}"));
     let b: Vec<f64> = (0..rows * d).map(|_| v.int(-100, 100) as f64).collect();
     let a = b.iter().map(|b| if v.below(2) == 0 { 2.0 - b } else { -2.0 - b }).collect();
-    let weight = (0..d).map(|_| v.int(1, 100) as f64).collect();
-    build(("exact", true), "", seed, 0.0, Dtype::Bf16, (rows, d), [a, b, weight])
+    let half = if ties { 0.5 } else { 0.0 };
+    let weight: Vec<f64> = (0..d).map(|_| v.int(128, 255) as f64 + half).collect();
+    let note = if ties { " ties" } else { "" };
+    let data = [a, b, weight.clone()];
+    let mut g = build(("exact", true), note, seed, 0.0, Dtype::Bf16, (rows, d), data);
+    g.case.tensors.insert("weight".into(), Tensor::from_f64(Dtype::F32, &[d], &weight));
+    g
 }
 
 /// Sums beyond 65504, the largest f16.

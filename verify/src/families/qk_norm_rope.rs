@@ -23,6 +23,8 @@ pub(super) fn cases(seed: u64) -> Vec<Generated> {
         random((&[5, 6, 7], 3, 96), seed, 1.0, Dtype::F16),
         outlier(seed),
         lanes(seed),
+        ties(seed, 1.0, 0.5),
+        ties(seed, 1.5, 0.0),
     ]
 }
 
@@ -82,4 +84,25 @@ fn lanes(seed: u64) -> Generated {
     let x = (0..64 * d).map(|i| v.normal(lit(i))).collect();
     let weight = weights(&mut v, d);
     build("unit", " lanes", seed, Dtype::Bf16, (&positions, 16, d), [x, weight])
+}
+
+/// Values of +-2 with eps 0, which become the weights or their negatives, at position 0, where the
+/// rotation multiplies by the attention factor alone. The weights have 8 bits and `half` of the last: as
+/// f32 they lie half-way between two bf16 numbers, and so do 8 bits times 1.5.
+fn ties(seed: u64, factor: f64, half: f64) -> Generated {
+    let (heads, d) = (2, 64);
+    let mut v = Values::new(seed, &format!("qk_norm_rope ties {factor}"));
+    let x = (0..heads * d).map(|_| if v.below(2) == 0 { 2.0 } else { -2.0 }).collect();
+    let weight: Vec<f64> = (0..d).map(|_| v.int(128, 255) as f64 + half).collect();
+    let data = [x, weight.clone()];
+    let note = format!(" ties, factor {factor}");
+    let mut g = build("exact", &note, seed, Dtype::Bf16, (&[0], heads, d), data);
+    g.structured = true;
+    let scaling = json!({
+        "rope_type": "yarn", "factor": 4.0, "original_max_position": 4096, "beta_fast": 32.0,
+        "beta_slow": 1.0, "truncate": true, "attention_factor": factor,
+    });
+    g.case.params = json!({ "norm": { "eps": 0.0 }, "rope": { "theta": 1e6, "scaling": scaling } });
+    g.case.tensors.insert("weight".into(), Tensor::from_f64(Dtype::F32, &[d], &weight));
+    g
 }

@@ -12,6 +12,7 @@ mod evidence;
 mod explain;
 mod faults;
 mod longer;
+mod outputs;
 pub mod panel;
 mod pattern;
 mod picture;
