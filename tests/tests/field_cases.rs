@@ -7,6 +7,8 @@ mod d1;
 mod d2;
 #[path = "field_cases/d4.rs"]
 mod d4;
+#[path = "field_cases/d5.rs"]
+mod d5;
 #[path = "field_cases/forward.rs"]
 mod forward;
 #[path = "field_cases/plain.rs"]

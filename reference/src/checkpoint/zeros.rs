@@ -7,7 +7,8 @@
 //! - of an asymmetric layer the stored zero points alone say nothing, since any value is possible in
 //!   either format. With the codes they do: weights are centred on 0, so that the mean code of a group
 //!   is its real zero point, and exceeds the stored one by 1 in v1 and by 0 in v2. That is evidence and
-//!   no proof: it is given with its standard error, and is not decided within six of those.
+//!   no proof: it is given with its standard error, is not decided within six of those, and says
+//!   nothing unless the mean codes do follow the zero points from group to group.
 //!
 //! Source: <https://github.com/vllm-project/vllm/issues/38966>
 
@@ -69,21 +70,23 @@ impl StoredZeros {
             }
         }
         let mut counts = vec![0; 1 << bits];
-        let mut leans = Vec::with_capacity(groups * n);
+        let (mut leans, mut stored_zeros) = (Vec::new(), Vec::new());
         for g in 0..groups {
             for c in 0..n {
                 let stored = zero(g, c);
                 counts[stored] += 1;
                 if rows[g] > 0.0 {
                     leans.push(sums[g * n + c] / rows[g] - stored as f64);
+                    stored_zeros.push(stored as f64);
                 }
             }
         }
-        let count = leans.len() as f64;
-        let lean = leans.iter().sum::<f64>() / count;
-        let variance = leans.iter().map(|l| (l - lean).powi(2)).sum::<f64>() / (count - 1.0);
-        let error = (variance / count).sqrt();
-        let format = format_of(&counts, bits).or_else(|| decided(lean, CONFIDENCE * error));
+        let (lean, variance) = moments(&leans);
+        let error = (variance / leans.len() as f64).sqrt();
+        // What is independent of the zero points varies more once they are subtracted.
+        let follows = variance < moments(&stored_zeros).1;
+        let by_codes = || decided(lean, CONFIDENCE * error).filter(|_| follows);
+        let format = format_of(&counts, bits).or_else(by_codes);
         Ok(StoredZeros { counts, lean, error, format })
     }
 
@@ -91,6 +94,13 @@ impl StoredZeros {
     pub fn single(&self) -> Option<usize> {
         single(&self.counts)
     }
+}
+
+/// Mean and variance.
+fn moments(x: &[f64]) -> (f64, f64) {
+    let n = x.len() as f64;
+    let mean = x.iter().sum::<f64>() / n;
+    (mean, x.iter().map(|v| (v - mean).powi(2)).sum::<f64>() / (n - 1.0))
 }
 
 fn single(counts: &[usize]) -> Option<usize> {

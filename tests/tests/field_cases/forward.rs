@@ -41,17 +41,10 @@ fn passes(name: &str, dtype: &str, keep: &[&str]) -> f64 {
 
 #[test]
 fn transformers_own_forward_passes_in_every_dtype() {
-    for (name, dtype) in [
-        ("tiny-qwen2", "f64"),
-        ("tiny-qwen2", "f32"),
-        ("tiny-qwen2", "bf16"),
-        ("tiny-qwen3", "f16"),
-        ("yarn-qwen3", "bf16"),
-        ("dynamic-qwen3", "bf16"),
-    ] {
+    for (name, dtype) in [("gqa7-qwen2", "f64"), ("yarn-attn-qwen2", "f16"), ("dynamic-qwen3", "bf16")] {
         passes(name, dtype, LOGITS);
     }
-    passes("tiny-qwen3", "bf16", LAYERS);
+    passes("trained-qwen3", "f32", LAYERS);
 }
 
 #[test]
@@ -93,6 +86,7 @@ fn is_named(fault: &Value, findings: &[Finding]) -> bool {
     first || equally.is_some_and(|(_, list)| list.contains(&rival))
 }
 
+#[track_caller]
 fn check(cases: &[Value]) {
     let mut wrong = Vec::new();
     for fault in cases {
@@ -112,7 +106,12 @@ fn cases() -> Vec<Value> {
 
 #[test]
 fn a_wrong_forward_is_named_from_its_logits() {
-    check(&cases().into_iter().step_by(5).collect::<Vec<_>>());
+    // Of the small checkpoints, and three calls of a larger one.
+    let quick = ["case-08", "case-11", "case-15", "case-28", "case-38", "case-40"];
+    let of = |c: &Value| quick.contains(&c["name"].as_str().expect("a name"));
+    let quick: Vec<Value> = cases().into_iter().filter(of).collect();
+    assert_eq!(quick.len(), 6);
+    check(&quick);
 }
 
 #[test]
@@ -167,7 +166,7 @@ fn one_layer(names: &[&str]) {
 
 #[test]
 fn a_fault_in_one_layer_is_named_there_or_not_at_all() {
-    one_layer(&["fault-01", "fault-08", "fault-13"]);
+    one_layer(&["fault-08", "fault-13"]);
 }
 
 #[test]
@@ -202,8 +201,10 @@ fn variants_run(name: &str) -> usize {
             let wrong = logits(fault.wiring(config, Angle::F64));
             assert_eq!(wrong.len(), right.len(), "{name} {}", fault.label());
             let moved = wrong.iter().zip(&right).map(|(a, b)| (a - b) * (a - b)).sum::<f64>();
-            let hidden = ["position_from_one", "window_honoured"].contains(&fault.entry.slug);
-            assert!(hidden || moved > 1e-20 * scale, "{name} {} changes nothing", fault.label());
+            let hidden = ["position_from_one", "window_honoured", "rope_angle_bf16"].contains(&fault.entry.slug);
+            // A window and a mask may leave nothing to see: NaN shows.
+            let shows = moved.is_nan() || moved > 1e-20 * scale;
+            assert!(hidden || shows, "{name} {} changes nothing", fault.label());
             tried += 1;
         }
     }
@@ -212,7 +213,7 @@ fn variants_run(name: &str) -> usize {
 
 #[test]
 fn every_variant_of_a_model_runs_and_shows() {
-    for name in ["tiny-qwen2", "tiny-qwen3", "moe-qwen3", "window-qwen2"] {
+    for name in ["gqa7-qwen2", "moe-qwen3", "window-qwen2"] {
         let tried = variants_run(name);
         assert!(tried > 40, "{name}: {tried}");
     }

@@ -145,11 +145,18 @@ pub(super) const ENTRIES: &[Entry] = &[
     Entry {
         code: "A31B",
         slug: "rope_angle_bf16",
-        summary: "inverse frequency and position rounded to bf16 before their product",
+        summary: "inverse frequency, position or both rounded to bf16 before their product",
         source: "https://github.com/huggingface/candle/issues/3005",
         make: |_| {
-            let detail = "inverse frequency and position are rounded to bf16";
-            vec![Form::new("", detail).param("rope", "angle", "bf16")]
+            let form = |key: &str, angle: &str| {
+                let detail = format!("{key} rounded to bf16 before the angle is formed");
+                Form::new(key, detail).param("rope", "angle", angle)
+            };
+            vec![
+                form("frequency and position", "bf16"),
+                form("frequency", "frequency_bf16"),
+                form("position", "position_bf16"),
+            ]
         },
     },
 ];
