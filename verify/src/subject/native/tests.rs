@@ -424,7 +424,8 @@ impl Visitor for Named<'_> {
             if verdict.is_pass() {
                 self.report[0].push(id);
             } else if !text.contains(fault.slug) {
-                self.report[1].push(format!("{id}: {}", &text[..text.len().min(300)]));
+                self.report[1]
+                    .push(format!("{id}: {}", text.chars().take(300).collect::<String>()));
             }
         }
     }
