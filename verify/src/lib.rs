@@ -3,6 +3,7 @@
 //! - [`families`]: seeded generators of cases;
 //! - [`judge`]: acceptance element by element, the search for the convention or the fault;
 //! - [`suite`]: the kernels' check; [`mutants`]: its power; [`diff`]: a trace against the reference;
+//! - [`relations`]: what two outputs of one subject must have to do with each other;
 //! - [`ledger`]: which build of which kernel passed what, where, and the gate that reads it;
 //! - [`finding`]: stable codes; [`report`]: text and JSON; [`cli`]: the command line.
 
@@ -13,6 +14,7 @@ pub mod finding;
 pub mod judge;
 pub mod ledger;
 pub mod mutants;
+pub mod relations;
 pub mod replay;
 pub mod report;
 pub mod subject;

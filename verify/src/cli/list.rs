@@ -24,6 +24,8 @@ enum What {
     Kernels,
     /// Ops with their arguments, points, conventions and number of faults
     Ops,
+    /// Families of cases, and which faults each separates from every convention
+    Families,
     /// Named sets of rounding conventions
     Presets,
     /// Source mutants and controls
@@ -61,6 +63,16 @@ impl Visitor for Describe {
     }
 }
 
+fn families_of(op: &str) -> String {
+    let mut out = format!("{op}\n");
+    for f in families::describe(op) {
+        out += &format!("  {:<8}  {}\n", f.name, f.description);
+        let list = if f.separates.is_empty() { "-".into() } else { f.separates.join(", ") };
+        out += &format!("            separates {list}\n");
+    }
+    out
+}
+
 pub(super) fn run(args: &ListArgs) -> anyhow::Result<u8> {
     let text = match args.what {
         What::Ops => ops::NAMES.iter().filter_map(|op| ops::visit(op, Describe)).collect(),
@@ -72,6 +84,7 @@ pub(super) fn run(args: &ListArgs) -> anyhow::Result<u8> {
             }
             t.render()
         }
+        What::Families => ops::NAMES.iter().map(|op| families_of(op)).collect(),
         What::Presets => {
             let mut t = Table::new(&["preset", "stored as", "meaning"]);
             for p in PRESETS {

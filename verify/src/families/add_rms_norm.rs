@@ -21,7 +21,16 @@ pub(super) fn cases(seed: u64) -> Vec<Generated> {
     out.push(lanes(seed));
     out.push(exact((3, 128), seed));
     out.push(large((2, 64), seed));
+    out.push(special((6, 64), seed));
     out
+}
+
+/// Widths and rows on both sides of what waves and blocks take.
+pub(super) fn edges(seed: u64) -> Vec<Generated> {
+    let widths = [1, 2, 63, 64, 65, 767, 768, 769, 896, 5120].map(|d| (3, d));
+    let rows = [1, 7, 8, 9, 64, 65].map(|r| (r, 40));
+    let one = |d| random(d, seed, ("unit", false), 1.0, Dtype::Bf16);
+    widths.into_iter().chain(rows).map(one).collect()
 }
 
 fn build(
@@ -91,5 +100,21 @@ fn large((rows, d): (usize, usize), seed: u64) -> Generated {
     let a = (0..rows * d).map(|_| 5e4 + v.normal(2e3)).collect();
     let b = (0..rows * d).map(|_| 2e4 + v.normal(2e3)).collect();
     let weight = (0..d).map(|_| 1.0 + v.normal(0.3)).collect();
-    build(("special", false), " sums of 7e4", seed, 1e-6, Dtype::Bf16, (rows, d), [a, b, weight])
+    build(("outlier", false), " sums of 7e4", seed, 1e-6, Dtype::Bf16, (rows, d), [a, b, weight])
+}
+
+/// One kind a row: NaN, infinities, sums that cancel to zeros of either sign, subnormals.
+fn special((rows, d): (usize, usize), seed: u64) -> Generated {
+    let mut v = Values::new(seed, "add_rms_norm special");
+    let (mut a, mut b) = (v.normals(rows * d, 1.0), v.normals(rows * d, 0.5));
+    a[3] = f64::NAN;
+    b[d + 5] = f64::INFINITY;
+    (a[2 * d + 1], b[2 * d + 1]) = (f64::INFINITY, f64::NEG_INFINITY);
+    for i in 0..d {
+        b[3 * d + i] = if i % 2 == 0 { 1.0 } else { -0.0 };
+        a[3 * d + i] = -b[3 * d + i].abs();
+        (a[4 * d + i], b[4 * d + i]) = (1.1e-39 * (1.0 + i as f64), -2.2e-39);
+    }
+    let weight = (0..d).map(|_| 1.0 + v.normal(0.3)).collect();
+    build(("special", true), "", seed, 1e-6, Dtype::Bf16, (rows, d), [a, b, weight])
 }

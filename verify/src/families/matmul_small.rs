@@ -32,7 +32,7 @@ pub(super) fn cases(seed: u64) -> Vec<Generated> {
     // Inputs that are subnormal in f16.
     out.push(f16(SPECIAL, (5, 8, 64, false), seed, |v, n| v.normals(n, 3e-5)));
     out.push(f16(EXACT, (5, 8, 64, true), seed, |v, n| {
-        (0..n).map(|i| if i % 9 == 0 { v.int(-8, 8) as f64 } else { 0.0 }).collect()
+        (0..n).map(|i| if i % 9 == 0 { v.int(-600, 600) as f64 } else { 0.0 }).collect()
     }));
     out.push(row_parallel((4, 6, 48, true), seed));
     out

@@ -5,6 +5,7 @@ use assay_reference::ops::Tensors;
 use assay_reference::{Dtype, Tensor};
 use serde_json::json;
 
+use super::draft::{EXACT, Family, OUTLIER, SPECIAL, UNIT};
 use super::{Generated, Values, generated};
 
 const OP: &str = "qk_norm_rope";
@@ -23,11 +24,21 @@ pub(super) fn cases(seed: u64) -> Vec<Generated> {
         random((&[5, 6, 7], 3, 96), seed, 1.0, Dtype::F16),
         outlier(seed),
         lanes(seed),
+        exact(seed),
+        special(seed),
     ]
 }
 
+/// Head sizes and numbers of heads on both sides of what waves take.
+pub(super) fn edges(seed: u64) -> Vec<Generated> {
+    let sizes = [2, 62, 66, 80, 126, 130, 256].map(|d| (3, d));
+    let heads = [1, 7, 8, 14, 28, 40].map(|h| (h, 16));
+    let one = |(h, d)| random((&[7, 8, 20_000], h, d), seed, 1.0, Dtype::Bf16);
+    sizes.into_iter().chain(heads).map(one).collect()
+}
+
 fn build(
-    family: &str,
+    family: Family,
     note: &str,
     seed: u64,
     dtype: Dtype,
@@ -40,9 +51,10 @@ fn build(
         ("weight".to_string(), Tensor::from_f64(dtype, &[d], &weight)),
         ("positions".to_string(), Tensor::from_i32(&[t], positions)),
     ]);
-    let params = json!({ "norm": { "eps": 1e-6 }, "rope": { "theta": 1e6 } });
+    let eps = if family == EXACT { 0.0 } else { 1e-6 };
+    let params = json!({ "norm": { "eps": eps }, "rope": { "theta": 1e6 } });
     let label = format!("{t}x{heads}x{d} from {}{note}", positions[0]);
-    generated(OP, (family, false), &label, seed, params, dtype, tensors)
+    generated(OP, family, &label, seed, params, dtype, tensors)
 }
 
 fn weights(v: &mut Values, d: usize) -> Vec<f64> {
@@ -57,7 +69,7 @@ fn random(
 ) -> Generated {
     let mut v = Values::new(seed, &format!("{OP} {positions:?} {heads} {d} {sd} {dtype}"));
     let data = [v.normals(positions.len() * heads * d, sd), weights(&mut v, d)];
-    build("unit", &format!(" sd {sd} {dtype}"), seed, dtype, (positions, heads, d), data)
+    build(UNIT, &format!(" sd {sd} {dtype}"), seed, dtype, (positions, heads, d), data)
 }
 
 /// A few dimensions far larger than the others, as the biases of Qwen2.5's keys make them.
@@ -70,7 +82,7 @@ fn outlier(seed: u64) -> Generated {
         row[124] += 147.0;
     }
     let weight = weights(&mut v, d);
-    build("outlier", "", seed, Dtype::Bf16, (&positions, heads, d), [x, weight])
+    build(OUTLIER, "", seed, Dtype::Bf16, (&positions, heads, d), [x, weight])
 }
 
 /// Row l has its weight in lane l of 64, so that each lost lane shows by itself.
@@ -81,5 +93,35 @@ fn lanes(seed: u64) -> Generated {
     let lit = |i: usize| if i % d % 64 == i / d { 8.0 } else { 0.5 };
     let x = (0..64 * d).map(|i| v.normal(lit(i))).collect();
     let weight = weights(&mut v, d);
-    build("unit", " lanes", seed, Dtype::Bf16, (&positions, 16, d), [x, weight])
+    build(UNIT, " lanes", seed, Dtype::Bf16, (&positions, 16, d), [x, weight])
+}
+
+/// At position 0, an eighth of the elements +-5 and the others +-1: the scale is 1/2, and nothing turns.
+fn exact(seed: u64) -> Generated {
+    let (heads, d) = (3, 64);
+    let mut v = Values::new(seed, "qk_norm_rope exact");
+    let mut x = Vec::new();
+    for _ in 0..2 * heads {
+        let large = v.permutation(d);
+        x.extend(large.into_iter().map(|i| if i < d / 8 { 5.0 } else { 1.0 } * [1.0, -1.0][i % 2]));
+    }
+    let weight = (0..d).map(|i| [2.0, 4.0, 6.0, -2.0, 10.0, 8.0][i % 6]).collect();
+    build(EXACT, "", seed, Dtype::Bf16, (&[0, 0], heads, d), [x, weight])
+}
+
+/// One kind a token: NaN, infinities, zeros of either sign, subnormals, large values.
+fn special(seed: u64) -> Generated {
+    let (heads, d) = (2, 32);
+    let mut v = Values::new(seed, "qk_norm_rope special");
+    let mut x = v.normals(6 * heads * d, 1.0);
+    let row = heads * d;
+    x[3] = f64::NAN;
+    x[row + 5] = f64::INFINITY;
+    for i in 0..row {
+        x[2 * row + i] = if i % 2 == 0 { 0.0 } else { -0.0 };
+        x[3 * row + i] = 1.1e-39 * (1.0 + i as f64);
+        x[4 * row + i] *= 2e4;
+    }
+    let weight = weights(&mut v, d);
+    build(SPECIAL, "", seed, Dtype::Bf16, (&[0, 1, 7, 300, 4000, 30_000], heads, d), [x, weight])
 }

@@ -163,7 +163,8 @@ fn unit(
         .case(row_parallel, |v| (v.normals(m * k, 1.0), Some(v.normals(n, 1.0))))
 }
 
-/// Scales 1, 2 and 4 and a few terms of +-1: every partial sum is exact.
+/// Scales 1, 2 and 4 and a few terms of small integers: every partial sum is exact, and many a result
+/// lies half-way between two stored numbers.
 fn exact(op: &'static str, dtype: Dtype, seed: u64) -> Generated {
     let m = 9;
     let weight = Weight { scales: Scales::Powers, k: 72, n: 16, ..WEIGHT };
@@ -172,7 +173,8 @@ fn exact(op: &'static str, dtype: Dtype, seed: u64) -> Generated {
         let mut x = vec![0.0; m * k];
         // Row r takes every m-th term, so that together the rows weigh every term.
         for (i, x) in x.iter_mut().enumerate().filter(|(i, _)| i % k % m == i / k) {
-            *x = if (i / 3) % 2 == 0 { 1.0 } else { -1.0 };
+            *x = [1.0, -5.0, 37.0, -1.0, 5.0, -37.0][v.below(6)]
+                * if i % 2 == 0 { 1.0 } else { -1.0 };
         }
         (x, Some((0..n).map(|_| v.int(-40, 40) as f64).collect()))
     })
