@@ -81,6 +81,8 @@ def layer_of(probe):
 def write_trace(folder, tensors, *, producer, dtype, architecture, tokens, layers, notes, segments=None):
     """Write a version 1 trace: manifest.json, global.safetensors and one file a layer."""
     files = {None: "global.safetensors", **{n: f"layer-{n:05}.safetensors" for n in range(layers)}}
+    recorded = {layer_of(p) for p in tensors}
+    files = {layer: name for layer, name in files.items() if layer in recorded}
     for layer, name in files.items():
         write_tensors(folder / name, {p: t for p, t in tensors.items() if layer_of(p) == layer})
     probes = {

@@ -71,6 +71,11 @@ FIXTURES = {
         ("traces/tiny-qwen2/f16", "traces/tiny-qwen3/f16"),
         "f16 traces of the committed tiny-qwen2 and tiny-qwen3",
     ),
+    "forward-faults": Fixture(
+        "forward_faults.py", (), "transformers", 0,
+        ("traces/forward-faults", "forward_faults.json"),
+        "logits of 40 forwards that are wrong as a whole, from committed checkpoints; bf16, f32, f64",
+    ),
     "gqa7-qwen2": breadth("gqa7-qwen2", 7000, "Qwen2, 14 heads to 2, 331 ids, transformers 4 spelling; f64, bf16"),
     "moe-qwen3": breadth("moe-qwen3", 7021, "Qwen3-MoE, layer 0 dense, norm_topk_prob false; f64, bf16, f16"),
     "moe-norm-qwen3": breadth(

@@ -105,6 +105,14 @@ impl Trace {
         self.tensors.get(probe)
     }
 
+    /// The same trace with only some of its tensors: those whose name `keep` accepts.
+    #[must_use]
+    pub fn only(mut self, keep: impl Fn(&str) -> bool) -> Trace {
+        self.tensors.retain(|name, _| keep(name));
+        self.manifest.probes.retain(|name, _| keep(name));
+        self
+    }
+
     /// Names of all recorded tensors.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.tensors.keys().map(String::as_str)

@@ -7,6 +7,8 @@ mod attention;
 mod composite;
 #[path = "ops/elementwise.rs"]
 mod elementwise;
+#[path = "ops/faults.rs"]
+mod faults;
 #[path = "ops/formats.rs"]
 mod formats;
 #[path = "ops/gptq.rs"]

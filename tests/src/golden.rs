@@ -37,7 +37,7 @@ pub fn trace(name: &str) -> Trace {
 /// When the two do not belong together.
 #[track_caller]
 pub fn diff(checkpoint: &Checkpoint, trace: &Trace) -> DiffReport {
-    let options = DiffOptions { preset: None, unseen: true };
+    let options = DiffOptions { preset: None, unseen: true, forward: false };
     diff::diff(checkpoint, trace, options, &mut |_, _, _| {}).expect("a trace of this checkpoint")
 }
 
@@ -47,8 +47,8 @@ pub fn diff(checkpoint: &Checkpoint, trace: &Trace) -> DiffReport {
 /// When there is no such preset, or the three do not belong together.
 #[track_caller]
 pub fn diff_under(preset: &str, checkpoint: &Checkpoint, trace: &Trace) -> DiffReport {
-    let options =
-        DiffOptions { preset: Some(Preset::named(preset).expect("a preset")), unseen: false };
+    let preset = Some(Preset::named(preset).expect("a preset"));
+    let options = DiffOptions { preset, unseen: false, forward: false };
     diff::diff(checkpoint, trace, options, &mut |_, _, _| {}).expect("a trace of this checkpoint")
 }
 

@@ -64,6 +64,13 @@ fn no_threads() {
 }
 
 #[test]
+fn a_list_of_the_variants_of_no_op() {
+    let list = |args: &[&str]| line::<&str>("list", &[], args);
+    cli::refused(list(&["variants", "--op", "norm"]), &["--op norm", "rms_norm", "attention"]);
+    cli::refused(list(&["ops", "--op", "rms_norm"]), &["--op", "list variants"]);
+}
+
+#[test]
 fn a_trace_of_another_model() {
     let (qwen2, qwen3) = (model("tiny-qwen2"), model("tiny-qwen3"));
     let t = trace("tiny-qwen3/bf16");

@@ -94,11 +94,31 @@ fn the_presets_are_listed() {
 
 #[test]
 fn every_list_is_printed() {
-    for what in ["kernels", "ops", "presets", "mutants", "findings"] {
+    for what in ["kernels", "ops", "variants", "presets", "mutants", "findings"] {
         let run = cli::assay(["list", what]);
         assert_eq!((run.code, run.stderr.as_str()), (0, ""), "{run:#?}");
         assert!(run.stdout.lines().count() > 2, "{run:#?}");
     }
+}
+
+/// Text and JSON list the same variants; each has its meaning and its source.
+#[test]
+fn variants_are_listed_with_their_sources() {
+    let run = cli::assay(["list", "variants", "--op", "rms_norm", "--json", "-"]);
+    assert_eq!(run.code, 0, "{run:#?}");
+    let json: Value = serde_json::from_str(&run.stdout).expect("nothing but JSON");
+    assert_eq!((&json["command"], &json["result"]), (&"list".into(), &"pass".into()));
+    let rows = json["variants"].as_array().expect("variants");
+    assert!(rows.len() > 20 && rows.iter().all(|r| r["op"] == "rms_norm"), "{run:#?}");
+    for row in rows {
+        let said = |field: &str| row[field].as_str().is_some_and(|text| !text.is_empty());
+        assert!(said("description") && said("source"), "{row}");
+    }
+    let kind = |name: &str| rows.iter().find(|r| r["name"] == name).map(|r| r["kind"].clone());
+    assert_eq!(kind("normalised=stored"), Some("convention".into()));
+    assert_eq!(kind("half_lanes"), Some("fault".into()));
+    // The text is on standard error then.
+    assert_eq!(run.stderr.lines().count(), rows.len() + 1, "{run:#?}");
 }
 
 /// A run prints its continuation and nothing else; the summary is for people.

@@ -5,5 +5,9 @@
 mod d1;
 #[path = "field_cases/d2.rs"]
 mod d2;
+#[path = "field_cases/d4.rs"]
+mod d4;
+#[path = "field_cases/forward.rs"]
+mod forward;
 #[path = "field_cases/plain.rs"]
 mod plain;

@@ -5,6 +5,8 @@
 //! consumers, while the reference's value in its place satisfies the consumers, was altered after
 //! the run: an inconsistent recording.
 
+mod phase;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -17,7 +19,9 @@ use assay_reference::trace::Trace;
 use assay_reference::{Case, Dtype, Error, Result, Tensor};
 use serde::Serialize;
 
+pub use self::phase::PhaseError;
 use crate::finding::Finding;
+use crate::forward;
 use crate::judge::{Judgement, Observation, Options, Unseen, Verdict, judge, reference_output};
 
 /// One op of the forward.
@@ -27,9 +31,18 @@ pub struct NodeReport {
     pub probe: String,
     /// Op name.
     pub op: String,
+    /// Of a rotation that fails: how far its angles are off.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub phase_error: Vec<PhaseError>,
     /// Verdict and figures.
     #[serde(flatten)]
     pub judgement: Judgement,
+}
+
+impl NodeReport {
+    fn new(probe: &str, op: &str, judgement: Judgement) -> NodeReport {
+        NodeReport { probe: probe.into(), op: op.into(), phase_error: Vec::new(), judgement }
+    }
 }
 
 /// A whole trace.
@@ -69,6 +82,9 @@ pub struct DiffOptions {
     pub preset: Option<&'static Preset>,
     /// Whether to list the faults that the recorded inputs cannot show, which takes most of the time.
     pub unseen: bool,
+    /// Whether to judge layer outputs and logits as a free-running forward too (see
+    /// [`forward`](crate::forward)). That is done in any case when no op's inputs were recorded.
+    pub forward: bool,
 }
 
 /// Diffs `trace` against the checkpoint's forward. `progress` is told of each op.
@@ -97,9 +113,23 @@ pub fn diff(
     for (i, node) in plan.nodes.iter().enumerate() {
         progress(i, plan.nodes.len(), &node.probe);
         let judgement = source.judge(node)?;
-        nodes.push(NodeReport { probe: node.probe.clone(), op: node.op.into(), judgement });
+        let mut report = NodeReport::new(&node.probe, node.op, judgement);
+        if node.op == "rope" && !report.judgement.verdict.findings().is_empty() {
+            report.phase_error = phase::errors(&source.observations(node)?)?;
+            phase::tell(&mut report.judgement.verdict, &report.phase_error);
+        }
+        nodes.push(report);
     }
     settle_recordings(&plan, source, &mut nodes)?;
+    let op_by_op = nodes.iter().any(|n| !matches!(n.judgement.verdict, Verdict::Skipped { .. }));
+    if options.forward || !op_by_op {
+        let stretches = forward::classify(checkpoint, trace, preset, progress)?;
+        if !op_by_op && !stretches.is_empty() {
+            nodes.clear();
+        }
+        let report = |s: forward::Stretch| NodeReport::new(&s.probe, forward::NAME, s.judgement);
+        nodes.extend(stretches.into_iter().map(report));
+    }
     Ok(DiffReport { dtype, preset: preset.map(|p| p.name), nodes })
 }
 

@@ -1,7 +1,7 @@
 //! Findings: stable codes that text, JSON and docs share.
 
-use assay_reference::ops::{self, Op, Residual, Visitor};
-use assay_reference::{Dtype, Rounding};
+use assay_reference::ops::{self, Fault, Op, Residual, Visitor};
+use assay_reference::{Dtype, Rounding, qwen};
 use serde::Serialize;
 
 /// Something that is wrong, by name.
@@ -75,27 +75,33 @@ pub const CODES: &[(&str, &str, &str)] = &[
     ("A038", "relation.commutativity", "exchanged operands give another result"),
 ];
 
+/// Every fault of an op's examples, and those that have a free parameter.
+pub(crate) fn catalogue<O: Op>() -> Vec<Fault<O>> {
+    // A free parameter shows for an output that is off by a factor.
+    let (expected, observed) = ([1.0; 64], [1.25; 64]);
+    let mut faults = Vec::new();
+    for (params, tensors) in crate::families::examples::<O>() {
+        faults.extend(O::faults(&params, &tensors));
+        let residual = Residual {
+            tensors: &tensors,
+            cols: 1,
+            expected: &expected,
+            radius: &[0.0; 64],
+            observed: &observed,
+            output: Rounding::nearest(Dtype::F32),
+        };
+        faults.extend(O::propose(&params, &residual));
+    }
+    faults
+}
+
 struct OpCodes;
 
 impl Visitor for OpCodes {
     type Out = Vec<(String, String)>;
 
     fn visit<O: Op>(self) -> Self::Out {
-        // Faults with a free parameter show for an output that is off by a factor.
-        let (expected, observed) = ([1.0; 64], [1.25; 64]);
-        let mut faults = Vec::new();
-        for (params, tensors) in crate::families::examples::<O>() {
-            faults.extend(O::faults(&params, &tensors));
-            let residual = Residual {
-                tensors: &tensors,
-                cols: 1,
-                expected: &expected,
-                radius: &[0.0; 64],
-                observed: &observed,
-                output: Rounding::nearest(Dtype::F32),
-            };
-            faults.extend(O::propose(&params, &residual));
-        }
+        let faults = catalogue::<O>();
         let mut codes: Vec<(String, String)> =
             faults.iter().map(|f| (f.code.to_string(), f.name())).collect();
         codes.sort();
@@ -104,12 +110,13 @@ impl Visitor for OpCodes {
     }
 }
 
-/// All (code, name) pairs: [`CODES`] and the catalogued faults of every op.
+/// All (code, name) pairs: [`CODES`], the catalogued faults of every op and those of the forward.
 pub fn all_codes() -> Vec<(String, String)> {
     let mut out: Vec<(String, String)> =
         CODES.iter().map(|c| (c.0.to_string(), c.1.to_string())).collect();
     for op in ops::NAMES {
         out.extend(ops::visit(op, OpCodes).unwrap_or_default());
     }
+    out.extend(qwen::variant::catalogue().map(|e| (e.code.to_string(), e.name())));
     out
 }

@@ -2,15 +2,17 @@
 //!
 //! - [`families`]: seeded generators of cases;
 //! - [`judge`]: acceptance element by element, the search for the convention or the fault;
-//! - [`suite`]: the kernels' check; [`mutants`]: its power; [`diff`]: a trace against the reference;
+//! - [`suite`]: the kernels' check; [`mutants`]: its power; [`diff`]: a trace against the reference,
+//!   op by op; [`forward`]: the same by layer outputs or logits alone;
 //! - [`relations`]: what two outputs of one subject must have to do with each other;
 //! - [`ledger`]: which build of which kernel passed what, where, and the gate that reads it;
-//! - [`finding`]: stable codes; [`report`]: text and JSON; [`cli`]: the command line.
+//! - [`finding`]: stable codes; [`variants`]: the catalogue; [`report`]: text, JSON, HTML; [`cli`]: the command line.
 
 pub mod cli;
 pub mod diff;
 pub mod families;
 pub mod finding;
+pub mod forward;
 pub mod judge;
 pub mod ledger;
 pub mod mutants;
@@ -19,3 +21,4 @@ pub mod replay;
 pub mod report;
 pub mod subject;
 pub mod suite;
+pub mod variants;

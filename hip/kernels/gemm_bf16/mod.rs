@@ -7,6 +7,7 @@
 use std::ffi::{c_int, c_void};
 use std::ptr;
 
+use assay_reference::ops::matmul::Matmul;
 use assay_reference::{Case, Dtype, Tensor};
 
 use crate::backend::{Backend, Call, Launched};
@@ -89,6 +90,10 @@ pub(super) fn run(
     case: &Case,
     options: &LaunchOptions,
 ) -> Result<Launched, Error> {
+    let params = case.params::<Matmul>()?;
+    if params.alpha != 1.0 {
+        return Err(Contract(NAME).refuse("alpha", "1", params.alpha));
+    }
     let args = Args {
         x: super::tensor(NAME, case, "x")?,
         weight: super::tensor(NAME, case, "weight")?,

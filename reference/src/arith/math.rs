@@ -34,3 +34,8 @@ pub fn cos(x: f64) -> f64 {
 pub fn pow(x: f64, y: f64) -> f64 {
     libm::pow(x, y)
 }
+
+/// The angle of the point (x, y) in radians, from -pi to pi.
+pub fn atan2(y: f64, x: f64) -> f64 {
+    libm::atan2(y, x)
+}

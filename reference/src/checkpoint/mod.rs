@@ -11,6 +11,7 @@
 //! - [`config`]: `config.json`, `generation_config.json` and the quantisation's description;
 //! - [`mod@expected`]: the tensors that an architecture needs;
 //! - [`weights`]: [`Checkpoint`], all of the above held against each other;
+//! - [`zeros`]: whether GPTQ data are of the format that they are labelled with;
 //! - [`tokenizer`]: text to token ids and back;
 //! - [`chat`]: conversations to text, by the model's chat template.
 
@@ -24,6 +25,7 @@ pub mod shard;
 pub mod tokenizer;
 pub mod weights;
 mod writer;
+pub mod zeros;
 
 pub use chat::{ChatRequest, ChatTemplates};
 pub use config::{

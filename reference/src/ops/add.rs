@@ -12,6 +12,7 @@ use super::{
     need, store_faults,
 };
 use crate::arith::Real;
+use crate::dtype::{Dtype, Rounding};
 use crate::error::{Error, Result};
 use crate::policy::Policy;
 
@@ -34,6 +35,8 @@ pub enum Operands {
 pub struct Params {
     /// Operands.
     pub operands: Operands,
+    /// Operands and sum are rounded to f16, which ends at 65504: a fault unless the model is f16.
+    pub in_f16: bool,
 }
 
 /// The op.
@@ -67,10 +70,14 @@ impl Op for Add {
         let (a, b) = (inputs.req("a"), inputs.req("b"));
         let rows = a.shape().iter().product::<usize>() / a.cols();
         Out::by_rows(tile, rows, |r| {
+            let half = |x: R| match params.in_f16 {
+                true => x.round(Rounding::nearest(Dtype::F16), policy.lambda),
+                false => x,
+            };
             let pairs = a.row(r).into_iter().zip(b.row(r));
             let mut row: Vec<R> = pairs
                 .map(|(x, y)| match params.operands {
-                    Operands::Both => x.add(y),
+                    Operands::Both => half(half(x).add(half(y))),
                     Operands::First => x,
                     Operands::Second => y,
                 })
@@ -84,8 +91,16 @@ impl Op for Add {
         Vec::new()
     }
 
-    fn faults(_params: &Params, _tensors: &Tensors) -> Vec<Fault<Self>> {
+    fn faults(_params: &Params, tensors: &Tensors) -> Vec<Fault<Self>> {
         let mut faults = store_faults(["A180", "A181"]);
+        if tensors.get("a").is_some_and(|a| a.dtype() != Dtype::F16) {
+            faults.push(Fault::new(
+                "A231",
+                "sum_f16",
+                "the residual is added in f16, which ends at 65504",
+                |s: &mut Setup<Self>| s.params.in_f16 = true,
+            ));
+        }
         for (operands, slug, code, detail) in [
             (Operands::First, "block_dropped", "A182", "the block's output is not added"),
             (Operands::Second, "residual_dropped", "A183", "the residual is not added"),

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     ArgSpec, Fault, Inputs, Knob, Op, Out, OutSpec, Residual, Setup, Tensors, Tile, gain_faults,
-    need, store_faults,
+    need, store_faults, via_f16_fault,
 };
 use crate::arith::Real;
 use crate::error::{Error, Result};
@@ -27,6 +27,8 @@ pub struct Params {
     pub lost: Option<usize>,
     /// Whether only rank 0's part arrives: a fault.
     pub first_only: bool,
+    /// A rank whose part is added twice: a fault.
+    pub doubled: Option<usize>,
 }
 
 /// The op.
@@ -82,11 +84,12 @@ impl Op for AllReduce {
         let rows = parts[0].shape().iter().product::<usize>() / parts[0].cols();
         Out::by_rows(tile, rows, |i| {
             let mut sum: Option<Vec<R>> = None;
-            for (r, part) in parts.iter().enumerate() {
+            let times = |r: &usize| if params.doubled == Some(*r) { 2 } else { 1 };
+            for r in (0..parts.len()).flat_map(|r| std::iter::repeat_n(r, times(&r))) {
                 if params.lost == Some(r) || params.first_only && r > 0 {
                     continue;
                 }
-                let row = part.row(i);
+                let row = parts[r].row(i);
                 sum = Some(match sum {
                     None => row,
                     Some(mut sum) => {
@@ -117,6 +120,12 @@ impl Op for AllReduce {
             let edit = move |s: &mut Setup<Self>| s.params.lost = Some(rank);
             faults.push(Fault::new("A220", "rank_dropped", detail, edit).keyed(format!("{rank}")));
         }
+        for rank in (0..n).filter(|_| n > 1) {
+            let detail = format!("the part of rank {rank} is added twice");
+            let edit = move |s: &mut Setup<Self>| s.params.doubled = Some(rank);
+            let fault = Fault::new("A26A", "rank_counted_twice", detail, edit);
+            faults.push(fault.keyed(format!("{rank}")));
+        }
         // Of two parts, rank 1's is dropped.
         if n > 2 {
             faults.push(Fault::new(
@@ -127,6 +136,7 @@ impl Op for AllReduce {
             ));
         }
         faults.extend(store_faults(["A222", "A223"]));
+        faults.extend(via_f16_fault(tensors.get("part.0")));
         faults
     }
 

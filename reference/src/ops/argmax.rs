@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{ArgSpec, Fault, Inputs, Knob, Op, Out, OutSpec, Setup, Tensors, Tile, need};
 use crate::arith::Real;
+use crate::dtype::{Dtype, Rounding};
 use crate::error::Result;
 use crate::policy::Policy;
 
@@ -33,6 +34,12 @@ pub struct Params {
     pub nan_ignored: bool,
     /// The last element is not looked at: a fault.
     pub last_dropped: bool,
+    /// The search starts from the value 0 instead of -inf: a fault.
+    pub from_zero: bool,
+    /// Only whole tiles of so many elements are looked at; 0 is all: a fault otherwise.
+    pub tile: usize,
+    /// Elements are rounded to bf16 before they are compared: a fault.
+    pub compared_in_bf16: bool,
 }
 
 /// The op.
@@ -45,11 +52,18 @@ pub fn argmax(row: &[f64]) -> usize {
 }
 
 fn best(row: &[f64], params: &Params) -> usize {
-    let row = if params.last_dropped { &row[..row.len().saturating_sub(1)] } else { row };
+    let mut seen = row.len().saturating_sub(usize::from(params.last_dropped));
+    if params.tile > 0 {
+        seen = seen / params.tile * params.tile;
+    }
+    let row = &row[..seen];
     if !params.nan_ignored
         && let Some(i) = row.iter().position(|x| x.is_nan())
     {
         return i;
+    }
+    if params.from_zero && !row.iter().any(|x| *x > 0.0) {
+        return 0;
     }
     let mut best = 0;
     for (i, x) in row.iter().enumerate() {
@@ -85,7 +99,10 @@ impl Op for Argmax {
         let x = inputs.req("x");
         let rows = x.shape().iter().product::<usize>() / x.cols();
         Out::by_rows(tile, rows, |r| {
-            let row: Vec<f64> = x.row(r).iter().map(|v| v.value()).collect();
+            let mut row: Vec<f64> = x.row(r).iter().map(|v| v.value()).collect();
+            if params.compared_in_bf16 {
+                row.iter_mut().for_each(|v| *v = Rounding::nearest(Dtype::Bf16).round(*v));
+            }
             vec![R::lift(best(&row, params) as f64)]
         })
     }
@@ -94,8 +111,8 @@ impl Op for Argmax {
         vec![Knob::new("tie", "first").or("last", |s: &mut Setup<Self>| s.params.tie = Tie::Last)]
     }
 
-    fn faults(_params: &Params, _tensors: &Tensors) -> Vec<Fault<Self>> {
-        vec![
+    fn faults(_params: &Params, tensors: &Tensors) -> Vec<Fault<Self>> {
+        let mut faults = vec![
             Fault::new(
                 "A190",
                 "nan_ignored",
@@ -112,6 +129,32 @@ impl Op for Argmax {
                     s.params.last_dropped = true;
                 },
             ),
-        ]
+            Fault::new(
+                "A263",
+                "maximum_from_zero",
+                "the search starts from 0, so that a row without a positive element gives index 0",
+                |s: &mut Setup<Self>| s.params.from_zero = true,
+            ),
+        ];
+        let Some(x) = tensors.get("x") else { return faults };
+        let width = x.cols();
+        for tile in [64, 256, 1024] {
+            let whole = width / tile * tile;
+            if (1..width).contains(&whole) {
+                let detail = format!("elements {whole}..{width} are not looked at");
+                let edit = move |s: &mut Setup<Self>| s.params.tile = tile;
+                let fault = Fault::new("A264", "tail_dropped", detail, edit);
+                faults.push(fault.keyed(format!("tile {tile}")));
+            }
+        }
+        if x.dtype() != Dtype::Bf16 {
+            faults.push(Fault::new(
+                "A265",
+                "logits_bf16",
+                "logits are rounded to bf16 before they are compared",
+                |s: &mut Setup<Self>| s.params.compared_in_bf16 = true,
+            ));
+        }
+        faults
     }
 }

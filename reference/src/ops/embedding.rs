@@ -21,6 +21,8 @@ pub struct Params {
     pub offset: i64,
     /// Multiplied by sqrt(H), as Gemma does: a fault for Qwen.
     pub scaled: bool,
+    /// Only the lower 16 bits of an id are used: a fault.
+    pub ids_of_16_bits: bool,
 }
 
 /// The op.
@@ -60,7 +62,8 @@ impl Op for Embedding {
         let (v, h) = (weight.shape()[0] as i64, weight.cols());
         let rows = ids.shape().iter().product();
         Out::by_rows(tile, rows, |r| {
-            let mut row = weight.row((ids.int(r) + params.offset).rem_euclid(v) as usize);
+            let id = if params.ids_of_16_bits { ids.int(r) & 0xffff } else { ids.int(r) };
+            let mut row = weight.row((id + params.offset).rem_euclid(v) as usize);
             if params.scaled {
                 let by = R::constant((h as f64).sqrt());
                 row.iter_mut().for_each(|x| *x = x.mul(by));
@@ -74,7 +77,7 @@ impl Op for Embedding {
         Vec::new()
     }
 
-    fn faults(_params: &Params, _tensors: &Tensors) -> Vec<Fault<Self>> {
+    fn faults(_params: &Params, tensors: &Tensors) -> Vec<Fault<Self>> {
         let mut faults = vec![Fault::new(
             "A100",
             "scaled",
@@ -91,6 +94,14 @@ impl Op for Embedding {
                 )
                 .keyed(format!("by {offset}")),
             );
+        }
+        if tensors.get("weight").is_some_and(|w| w.shape()[0] > 1 << 16) {
+            faults.push(Fault::new(
+                "A26B",
+                "id_16_bit",
+                "token ids are cut to 16 bits, so that 65536 and above read other rows",
+                |s: &mut Setup<Self>| s.params.ids_of_16_bits = true,
+            ));
         }
         faults
     }

@@ -16,7 +16,7 @@ use crate::error::Result;
 use crate::policy::Policy;
 
 /// A linear layer's form with the params of its op.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Linear {
     /// `weight` [N, K] in floating point: `matmul`.

@@ -36,13 +36,16 @@ pub mod quant_gemm;
 pub mod rms_norm;
 pub mod rope;
 pub mod silu_mul;
+pub mod slip;
 pub mod softmax;
+pub mod sources;
 
 pub use args::{Arg, ArgSpec, Inputs, Out, OutSpec, Tensors, Tile, need};
 pub use basis::Basis;
 pub use erased::{AnyParams, Erased};
 pub use variant::{
     Choice, Edit, Fault, Knob, Residual, Scope, Setup, gain_at, gain_faults, store_faults,
+    via_f16_fault,
 };
 
 use serde::{Serialize, de::DeserializeOwned};

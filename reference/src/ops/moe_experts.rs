@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     Arg, ArgSpec, Fault, Inputs, Knob, Op, Out, OutSpec, Residual, Setup, Tensors, Tile,
-    gain_faults, linear::Linear, need, silu_mul, store_faults,
+    gain_faults, linear::Linear, need, silu_mul, store_faults, via_f16_fault,
 };
 use crate::arith::{Real, fenv::DefaultEnv};
 use crate::dtype::Dtype;
@@ -34,10 +34,12 @@ pub enum Weighting {
     One,
     /// By the routing weights twice: a fault.
     Squared,
+    /// The input is, and stored, before the MLP: a fault.
+    Input,
 }
 
 /// Semantic knobs.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Params {
     /// How the experts' gate_proj is stored.
@@ -60,6 +62,8 @@ pub struct Params {
     pub shift: usize,
     /// The chosen expert with the highest index is left out: a fault.
     pub last_dropped: bool,
+    /// For the last token the first chosen expert's down_proj is the next expert's: a fault.
+    pub down_misrouted: bool,
 }
 
 impl Params {
@@ -106,16 +110,19 @@ fn linear<R: Real>(
     form.eval(Arg::Made { shape, data: x }, inputs, &prefix(expert, module), &own)
 }
 
-/// One expert's MLP over rows, before it is weighted: by rank, each from its part of the width.
+/// One expert's MLP over rows, before it is weighted: by rank, each from its part of the width. `experts`
+/// are the one whose gate and up are used, and the one whose down.
 fn mlp<R: Real>(
     params: &Params,
     inputs: &Inputs<'_, R>,
-    expert: usize,
+    experts: (usize, usize),
     x: &[R],
     rows: usize,
     policy: &Policy,
 ) -> Vec<Vec<R>> {
-    let [gate, up, down] = params.linears().map(|(module, form)| (expert, module, form));
+    let [gate, up, down] = params.linears().map(|(module, form)| {
+        (if module == "down_proj" { experts.1 } else { experts.0 }, module, form)
+    });
     let side = |layer| {
         let mut out = linear(params, inputs, layer, x.to_vec(), rows, policy);
         policy.apply("gate_up", &mut out);
@@ -210,23 +217,25 @@ impl Op for MoeExperts {
                 let last = || weights[*i][expert + 1..].iter().all(|w| w.value() == 0.0);
                 weights[*i][expert].value() != 0.0 && !(params.last_dropped && last())
             };
-            let mine: Vec<usize> = (0..rows.len()).filter(takes).collect();
-            if mine.is_empty() {
-                continue;
-            }
-            let data: Vec<R> = mine.iter().flat_map(|&i| x.row(rows[i])).collect();
             let source = (expert + params.shift) % e;
-            let out = mlp(params, inputs, source, &data, mine.len(), policy);
-            for (out, terms) in out.iter().zip(&mut terms) {
-                for (&i, row) in mine.iter().zip(out.chunks(h)) {
-                    let w = weights[i][expert];
-                    let mut scaled: Vec<R> = match params.weighting {
-                        Weighting::Routing => row.iter().map(|y| y.mul(w)).collect(),
-                        Weighting::One => row.to_vec(),
-                        Weighting::Squared => row.iter().map(|y| y.mul(w).mul(w)).collect(),
-                    };
-                    policy.apply("scaled", &mut scaled);
-                    terms[i].push(scaled);
+            let misrouted = |i: &usize| {
+                let first = || weights[*i][..expert].iter().all(|w| w.value() == 0.0);
+                params.down_misrouted && rows[*i] + 1 == routing.shape()[0] && first()
+            };
+            let (wrong, right): (Vec<_>, Vec<_>) =
+                (0..rows.len()).filter(takes).partition(misrouted);
+            for (mine, down) in [(right, source), (wrong, (source + 1) % e)] {
+                if mine.is_empty() {
+                    continue;
+                }
+                let input =
+                    |&i: &usize| weighted_input(x.row(rows[i]), weights[i][expert], params, policy);
+                let data: Vec<R> = mine.iter().flat_map(input).collect();
+                let out = mlp(params, inputs, (source, down), &data, mine.len(), policy);
+                for (out, terms) in out.iter().zip(&mut terms) {
+                    for (&i, row) in mine.iter().zip(out.chunks(h)) {
+                        terms[i].push(weighted(row, weights[i][expert], params, policy));
+                    }
                 }
             }
         }
@@ -295,6 +304,8 @@ impl Op for MoeExperts {
             fault("A210", "unweighted", detail, |p| p.weighting = Weighting::One);
             let detail = "routing weights are multiplied in twice";
             fault("A211", "weighted_twice", detail, |p| p.weighting = Weighting::Squared);
+            let detail = "routing weights multiply the experts' input, not their output";
+            fault("A269", "weighted_input", detail, |p| p.weighting = Weighting::Input);
         }
         fault("A212", "operands_swapped", "silu(up) * gate: the operands are swapped", |p| {
             p.swapped = true;
@@ -311,8 +322,11 @@ impl Op for MoeExperts {
             fault("A214", "expert_off_by_one", "each expert uses the next one's weights", |p| {
                 p.shift = 1;
             });
+            let detail = "the last token's first expert uses the next one's down_proj";
+            fault("A268", "one_token_wrong_down", detail, |p| p.down_misrouted = true);
         }
         faults.extend(store_faults(["A215", "A216"]));
+        faults.extend(via_f16_fault(tensors.get("x")));
         faults
     }
 
@@ -327,6 +341,25 @@ impl Op for MoeExperts {
         }
         policy
     }
+}
+
+/// A token as an expert sees it.
+fn weighted_input<R: Real>(mut row: Vec<R>, w: R, params: &Params, policy: &Policy) -> Vec<R> {
+    if params.weighting == Weighting::Input {
+        row.iter_mut().for_each(|x| *x = x.mul(w).round(policy.output, policy.lambda));
+    }
+    row
+}
+
+/// An expert's output, weighted.
+fn weighted<R: Real>(row: &[R], w: R, params: &Params, policy: &Policy) -> Vec<R> {
+    let mut scaled: Vec<R> = match params.weighting {
+        Weighting::Routing => row.iter().map(|y| y.mul(w)).collect(),
+        Weighting::One | Weighting::Input => row.to_vec(),
+        Weighting::Squared => row.iter().map(|y| y.mul(w).mul(w)).collect(),
+    };
+    policy.apply("scaled", &mut scaled);
+    scaled
 }
 
 /// The sum of a row's terms: in any order, or one by one where something happens after each.

@@ -60,12 +60,25 @@ pub struct Params {
     /// How they are weighted.
     #[serde(default)]
     pub scoring: Scoring,
+    /// The sum by which the weights are divided is rounded to this dtype: a fault.
+    #[serde(default)]
+    pub divisor: Option<Dtype>,
+    /// Only the first so many experts can be chosen: a fault.
+    #[serde(default)]
+    pub limit: Option<usize>,
 }
 
 impl Params {
     /// The right op.
     pub fn new(top_k: usize, normalise: bool) -> Params {
-        Params { top_k, normalise, choose: Choose::Largest, scoring: Scoring::Softmax }
+        Params {
+            top_k,
+            normalise,
+            choose: Choose::Largest,
+            scoring: Scoring::Softmax,
+            divisor: None,
+            limit: None,
+        }
     }
 }
 
@@ -98,7 +111,7 @@ struct Choice {
 }
 
 fn chosen<R: Real>(row: &[R], scores: &[R], params: &Params) -> Choice {
-    let n = row.len();
+    let n = params.limit.map_or(row.len(), |limit| limit.min(row.len()));
     let key = |i: usize| match params.choose {
         Choose::Largest => scores[i].value(),
         Choose::Smallest => -scores[i].value(),
@@ -106,7 +119,7 @@ fn chosen<R: Real>(row: &[R], scores: &[R], params: &Params) -> Choice {
     };
     let mut order: Vec<usize> = (0..n).collect();
     order.sort_by(|&a, &b| key(b).total_cmp(&key(a)).then(a.cmp(&b)));
-    let mut out = vec![(false, false); n];
+    let mut out = vec![(false, false); row.len()];
     order[..params.top_k].iter().for_each(|&i| out[i].0 = true);
     if params.top_k == n || params.choose == Choose::First {
         return Choice { by_expert: out, doubt: 0.0 };
@@ -171,7 +184,10 @@ impl Op for MoeRoute {
             if params.normalise {
                 let taken: Vec<R> =
                     p.iter().zip(&by_expert).filter(|(_, c)| c.0).map(|(p, _)| *p).collect();
-                let sum = R::sum(&taken, 0, &policy.acc);
+                let mut sum = R::sum(&taken, 0, &policy.acc);
+                if let Some(dtype) = params.divisor {
+                    sum = sum.round(Rounding::nearest(dtype), policy.lambda);
+                }
                 p.iter_mut().for_each(|x| *x = x.div(sum));
             }
             p.iter_mut().zip(by_expert).for_each(|(x, choice)| *x = widened(*x, choice, doubt));
@@ -222,6 +238,23 @@ impl Op for MoeRoute {
         if k > 1 || !params.normalise {
             let detail = "each logit goes through a sigmoid, not a softmax".into();
             fault("A205", "sigmoid", detail, |p| p.scoring = Scoring::Sigmoid);
+        }
+        let dtype = tensors.get("logits").map_or(Dtype::F64, |t| t.dtype());
+        if params.normalise && k > 1 && [Dtype::Bf16, Dtype::F16].contains(&dtype) {
+            faults.push(Fault::new(
+                "A266",
+                "divisor_stored",
+                format!("the sum by which the weights are divided is rounded to {dtype}"),
+                move |s: &mut Setup<Self>| s.params.divisor = Some(dtype),
+            ));
+        }
+        for limit in [32, 64] {
+            if (k..experts).contains(&limit) {
+                let detail = format!("only the first {limit} of {experts} experts can be chosen");
+                let edit = move |s: &mut Setup<Self>| s.params.limit = Some(limit);
+                let fault = Fault::new("A267", "experts_limited", detail, edit);
+                faults.push(fault.keyed(format!("{limit}")));
+            }
         }
         faults.push(Fault::new(
             "A206",

@@ -11,9 +11,10 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     ArgSpec, Fault, Inputs, Knob, Op, Out, OutSpec, Residual, Setup, Tensors, Tile, gain_faults,
-    need, store_faults,
+    need, softmax, store_faults, via_f16_fault,
 };
 use crate::arith::Real;
+use crate::dtype::{Dtype, Rounding};
 use crate::error::{Error, Result};
 use crate::policy::Policy;
 
@@ -30,6 +31,54 @@ pub enum Activation {
     None,
 }
 
+/// How the sigmoid of silu is computed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Sigmoid {
+    /// 1 / (1 + e^-g).
+    #[default]
+    Exact,
+    /// The exponent of e is at most 10: a fault.
+    Clamped,
+    /// e^-g as 2^(-g log2 e) with log2 e in bf16: a fault.
+    Log2eBf16,
+    /// e^-g rounded to f16: a fault.
+    ExpF16,
+    /// (1 + t(g/2)) / 2 with the Pade approximant t(y) = y (27 + y^2) / (27 + 9 y^2) of tanh, which is
+    /// 1 from y = 3 on: a fault.
+    Pade,
+}
+
+/// The largest exponent of [`Sigmoid::Clamped`].
+const LARGEST_EXPONENT: f64 = 10.0;
+
+impl Sigmoid {
+    /// silu(g) with this sigmoid.
+    fn silu<R: Real>(self, g: R, lambda: f64) -> R {
+        let e = match self {
+            Sigmoid::Exact => return silu(g),
+            Sigmoid::Clamped if g.value() < -LARGEST_EXPONENT => R::lift(LARGEST_EXPONENT).exp(),
+            Sigmoid::Clamped => g.neg().exp(),
+            Sigmoid::Log2eBf16 => g.neg().mul(R::constant(softmax::LOG2E_BF16)).exp(),
+            Sigmoid::ExpF16 => g.neg().exp().round(Rounding::nearest(Dtype::F16), lambda),
+            Sigmoid::Pade => {
+                let one = R::lift(1.0);
+                return g.mul(one.add(pade_tanh(g.mul(R::lift(0.5)))).mul(R::lift(0.5)));
+            }
+        };
+        g.div(R::lift(1.0).add(e))
+    }
+}
+
+fn pade_tanh<R: Real>(y: R) -> R {
+    let v = y.value();
+    if v.abs() >= 3.0 {
+        return R::lift(1f64.copysign(v));
+    }
+    let (square, c) = (y.mul(y), R::lift(27.0));
+    y.mul(c.add(square)).div(c.add(R::lift(9.0).mul(square)))
+}
+
 /// Semantic knobs.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -38,6 +87,8 @@ pub struct Params {
     pub activation: Activation,
     /// silu(up) * gate: a fault.
     pub swapped: bool,
+    /// The sigmoid.
+    pub sigmoid: Sigmoid,
 }
 
 /// The op.
@@ -82,7 +133,7 @@ impl Op for SiluMul {
             let mut row = gate.row(r);
             for g in &mut row {
                 *g = match params.activation {
-                    Activation::Silu => silu(*g),
+                    Activation::Silu => params.sigmoid.silu(*g, policy.lambda),
                     Activation::Sigmoid => R::lift(1.0).div(R::lift(1.0).add(g.neg().exp())),
                     Activation::None => *g,
                 };
@@ -102,7 +153,7 @@ impl Op for SiluMul {
         })]
     }
 
-    fn faults(_params: &Params, _tensors: &Tensors) -> Vec<Fault<Self>> {
+    fn faults(_params: &Params, tensors: &Tensors) -> Vec<Fault<Self>> {
         let mut faults = vec![
             Fault::new(
                 "A170",
@@ -129,7 +180,27 @@ impl Op for SiluMul {
                 },
             ),
         ];
+        for (sigmoid, code, slug, detail) in [
+            (Sigmoid::Clamped, "A260", "exp_clamped", "the exponent of e^-gate is clamped at 10"),
+            (
+                Sigmoid::Log2eBf16,
+                "A257",
+                "log2e_bf16",
+                "e^-gate is computed as a power of 2 with log2(e) in bf16",
+            ),
+            (
+                Sigmoid::Pade,
+                "A261",
+                "tanh_pade",
+                "the sigmoid is made from y (27 + y^2) / (27 + 9 y^2) in place of tanh",
+            ),
+            (Sigmoid::ExpF16, "A262", "exp_f16", "e^-gate is rounded to f16"),
+        ] {
+            let edit = move |s: &mut Setup<Self>| s.params.sigmoid = sigmoid;
+            faults.push(Fault::new(code, slug, detail, edit));
+        }
         faults.extend(store_faults(["A173", "A175"]));
+        faults.extend(via_f16_fault(tensors.get("gate")));
         faults
     }
 

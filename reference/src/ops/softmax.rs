@@ -8,9 +8,10 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     ArgSpec, Fault, Inputs, Knob, Op, Out, OutSpec, Residual, Setup, Tensors, Tile, gain_faults,
-    need, store_faults,
+    need, store_faults, via_f16_fault,
 };
 use crate::arith::Real;
+use crate::dtype::pow2;
 use crate::error::Result;
 use crate::policy::Policy;
 
@@ -22,17 +23,91 @@ pub struct Params {
     pub temperature: f64,
     /// The division left out: a fault.
     pub unnormalised: bool,
+    /// The exponentials.
+    pub exponent: Exponent,
+    /// The denominator has a term e^(0 - m) of a padded element: a fault.
+    pub padded: bool,
 }
 
 impl Default for Params {
     fn default() -> Self {
-        Params { temperature: 1.0, unnormalised: false }
+        Params { temperature: 1.0, unnormalised: false, exponent: Exponent::Shifted, padded: false }
     }
 }
 
 /// The op.
 #[derive(Debug)]
 pub struct Softmax;
+
+/// How e^(x - m) is computed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Exponent {
+    /// As it is written.
+    #[default]
+    Shifted,
+    /// e^x: the maximum is not subtracted, so that f32 overflows at x = 88.7 and underflows at -104: a
+    /// fault.
+    NotShifted,
+    /// The exponent is at least -10: a fault.
+    Clamped,
+    /// As 2^((x - m) log2 e) with log2 e in bf16: a fault.
+    Log2eBf16,
+}
+
+/// By what an exponent of e is multiplied when log2 e is rounded to bf16, 1.4453125: times ln 2.
+pub(crate) const LOG2E_BF16: f64 = 1.4453125 * std::f64::consts::LN_2;
+
+/// The least exponent of [`Exponent::Clamped`].
+const LEAST_EXPONENT: f64 = -10.0;
+
+impl Exponent {
+    /// e^difference, where the difference is of a score and the maximum.
+    pub(crate) fn exp<R: Real>(self, difference: R) -> R {
+        match self {
+            Exponent::Shifted | Exponent::NotShifted => difference.exp(),
+            Exponent::Clamped if difference.value() < LEAST_EXPONENT => {
+                R::lift(LEAST_EXPONENT).exp()
+            }
+            Exponent::Clamped => difference.exp(),
+            Exponent::Log2eBf16 => difference.mul(R::constant(LOG2E_BF16)).exp(),
+        }
+    }
+
+    /// The catalogued faults of exponentials: code, slug, what is wrong.
+    pub(crate) const FAULTS: [(Exponent, &'static str, &'static str, &'static str); 3] = [
+        (
+            Exponent::NotShifted,
+            "A255",
+            "maximum_not_subtracted",
+            "e^x is taken without subtracting the maximum: f32 overflows at 88.7",
+        ),
+        (
+            Exponent::Clamped,
+            "A256",
+            "exponent_clamped",
+            "the exponent x - max is clamped at -10, so that far elements keep weight 4.5e-5",
+        ),
+        (
+            Exponent::Log2eBf16,
+            "A257",
+            "log2e_bf16",
+            "e^x is computed as a power of 2 with log2(e) in bf16: x counts 0.18 % too much",
+        ),
+    ];
+}
+
+/// What an f32 holds of a value beyond its range.
+pub(crate) fn in_f32_range<R: Real>(x: R) -> R {
+    let v = x.value();
+    if v.abs() > f64::from(f32::MAX) {
+        R::lift(f64::INFINITY.copysign(v))
+    } else if v.abs() < pow2(-150) {
+        R::lift(0.0)
+    } else {
+        x
+    }
+}
 
 /// The largest value; NaN when there is one.
 pub(crate) fn maximum<R: Real>(row: &[R]) -> R {
@@ -84,10 +159,20 @@ impl Op for Softmax {
             if !m.value().is_finite() {
                 return vec![R::lift(f64::NAN); row.len()];
             }
-            let mut p = exponentials(&row, m);
+            let mut p = match params.exponent {
+                Exponent::Shifted => exponentials(&row, m),
+                Exponent::NotShifted => row.iter().map(|x| in_f32_range(x.exp())).collect(),
+                exponent => row.iter().map(|x| exponent.exp(x.sub(m))).collect(),
+            };
             policy.apply("exponentials", &mut p);
             if !params.unnormalised {
-                let sum = R::sum(&p, 0, &policy.acc);
+                let mut sum = R::sum(&p, 0, &policy.acc);
+                if params.padded {
+                    sum = sum.add(m.neg().exp());
+                }
+                if params.exponent == Exponent::NotShifted {
+                    sum = in_f32_range(sum);
+                }
                 p.iter_mut().for_each(|v| *v = v.div(sum));
             }
             policy.apply("output", &mut p);
@@ -101,8 +186,19 @@ impl Op for Softmax {
         })]
     }
 
-    fn faults(_params: &Params, _tensors: &Tensors) -> Vec<Fault<Self>> {
+    fn faults(_params: &Params, tensors: &Tensors) -> Vec<Fault<Self>> {
         let mut faults = store_faults(["A160", "A164"]);
+        faults.extend(via_f16_fault(tensors.get("x")));
+        for (exponent, code, slug, detail) in Exponent::FAULTS {
+            let edit = move |s: &mut Setup<Self>| s.params.exponent = exponent;
+            faults.push(Fault::new(code, slug, detail, edit));
+        }
+        faults.push(Fault::new(
+            "A254",
+            "padded_key_counted",
+            "the denominator counts one padded element of score 0",
+            |s: &mut Setup<Self>| s.params.padded = true,
+        ));
         faults.push(Fault::new(
             "A161",
             "unnormalised",

@@ -4,8 +4,9 @@ use std::fmt;
 use std::sync::Arc;
 
 use super::{Basis, Op, Out, Tensors, Tile};
-use crate::dtype::{Mode, Rounding, pow2};
+use crate::dtype::{Dtype, Mode, Rounding, pow2};
 use crate::policy::{At, Policy, Transform};
+use crate::tensor::Tensor;
 
 /// Everything that an evaluation depends on.
 #[derive(Debug)]
@@ -261,6 +262,16 @@ pub fn store_faults<O: Op>(codes: [&'static str; 2]) -> Vec<Fault<O>> {
         Fault::new(codes[0], "truncating_store", truncated, truncate),
         Fault::new(codes[1], "ties_away_store", away, round_away),
     ]
+}
+
+/// The store of a bf16 output by way of f16, which rounds twice: for ops whose input `main` is bf16.
+pub fn via_f16_fault<O: Op>(main: Option<&Tensor>) -> Option<Fault<O>> {
+    main.filter(|t| t.dtype() == Dtype::Bf16).map(|_| {
+        let detail = "the output is rounded to f16 before it is rounded to bf16";
+        Fault::new("A230", "store_via_f16", detail, |s: &mut Setup<O>| {
+            s.policy.round_at("output", Dtype::F16);
+        })
+    })
 }
 
 /// A constant factor on the output, solved from the residual.

@@ -6,9 +6,11 @@ use crate::arith::{Real, fenv::DefaultEnv};
 use crate::checkpoint::Checkpoint;
 use crate::error::{Error, Result};
 use crate::ops::{Arg, Basis, Inputs, Tensors};
+use crate::qwen::jitter::Jitter;
 use crate::qwen::plan::{Node, Plan, Source, View, as_loaded};
 use crate::qwen::preset::Preset;
 use crate::qwen::shard::Ranks;
+use crate::qwen::variant::{Positions, Wiring};
 use crate::tensor::Tensor;
 
 /// Sees every probe of a step: the node and its output, row-major.
@@ -28,7 +30,15 @@ pub struct Forward<'c, R> {
     weights: Vec<Tensors>,
     history: BTreeMap<String, Vec<R>>,
     position: usize,
+    /// Where each call so far began.
+    starts: Vec<usize>,
+    positions: Positions,
+    forgets: bool,
+    jitter: Option<Jitter>,
 }
+
+/// Values of probes that a plan reads and does not make: each with its width.
+pub type Given<'g, R> = BTreeMap<&'g str, (Vec<R>, usize)>;
 
 impl<'c, R: Basis> Forward<'c, R> {
     /// Prepares a forward at position 0.
@@ -36,7 +46,7 @@ impl<'c, R: Basis> Forward<'c, R> {
     /// # Errors
     /// When a weight is missing.
     pub fn new(checkpoint: &'c Checkpoint, preset: &'static Preset) -> Result<Self> {
-        Forward::of(checkpoint, preset, Plan::new(checkpoint.config(), preset.angle))
+        Forward::wired(checkpoint, preset, Plan::new(checkpoint.config(), preset.angle).into())
     }
 
     /// The same for the model split over `ranks`, each with its own part of the weights.
@@ -49,10 +59,23 @@ impl<'c, R: Basis> Forward<'c, R> {
         ranks: impl Into<Ranks>,
     ) -> Result<Self> {
         let plan = Plan::split(checkpoint.config(), preset.angle, ranks.into())?;
-        Forward::of(checkpoint, preset, plan)
+        Forward::wired(checkpoint, preset, plan.into())
     }
 
-    fn of(checkpoint: &'c Checkpoint, preset: &'static Preset, plan: Plan) -> Result<Self> {
+    /// The same for a forward put together in any way, right or wrong.
+    ///
+    /// # Errors
+    /// When a weight is missing or cannot be made.
+    pub fn wired(
+        checkpoint: &'c Checkpoint,
+        preset: &'static Preset,
+        wiring: Wiring,
+    ) -> Result<Self> {
+        let Wiring { plan, made, positions, forgets } = wiring;
+        let stored = |name: &str| match made.get(name) {
+            Some(make) => make(checkpoint),
+            None => checkpoint.tensor(name),
+        };
         let mut weights = Vec::with_capacity(plan.nodes.len());
         let mut history = BTreeMap::new();
         for node in &plan.nodes {
@@ -60,8 +83,8 @@ impl<'c, R: Basis> Forward<'c, R> {
             for (arg, source) in &node.inputs {
                 match source {
                     Source::Weight(name) => {
-                        let t = as_loaded(checkpoint.tensor(name)?, arg, preset.dtype);
-                        tensors.insert(arg.to_string(), t);
+                        tensors
+                            .insert(arg.to_string(), as_loaded(stored(name)?, arg, preset.dtype));
                     }
                     Source::Part(name, cut) => {
                         let part = cut.of(&checkpoint.tensor(name)?);
@@ -75,7 +98,26 @@ impl<'c, R: Basis> Forward<'c, R> {
             }
             weights.push(tensors);
         }
-        Ok(Forward { checkpoint, plan, preset, weights, history, position: 0 })
+        Ok(Forward {
+            checkpoint,
+            plan,
+            preset,
+            weights,
+            history,
+            position: 0,
+            starts: Vec::new(),
+            positions,
+            forgets,
+            jitter: None,
+        })
+    }
+
+    /// The same forward with every op's inputs moved by as much as another legitimate order of its
+    /// sums would move its result (see [`Jitter`]).
+    #[must_use]
+    pub fn jittered(mut self, jitter: Jitter) -> Self {
+        self.jitter = Some(jitter);
+        self
     }
 
     /// Tokens seen so far.
@@ -93,16 +135,35 @@ impl<'c, R: Basis> Forward<'c, R> {
     /// # Errors
     /// When there is no token, or one is outside the vocabulary.
     pub fn step(&mut self, ids: &[u32], observer: &mut Observer<'_, R>) -> Result<Vec<R>> {
+        self.step_from(ids, Given::new(), observer)
+    }
+
+    /// The same for a plan that begins behind the embedding: `given` holds what it reads and does not
+    /// make, for these tokens. The result is empty when the plan makes no logits.
+    ///
+    /// # Errors
+    /// As [`Forward::step`], and when something that the plan reads is not given.
+    pub fn step_from<'s>(
+        &'s mut self,
+        ids: &[u32],
+        given: Given<'s, R>,
+        observer: &mut Observer<'_, R>,
+    ) -> Result<Vec<R>> {
         let _env = DefaultEnv::enter();
         self.check(ids)?;
         let t = ids.len();
         let tokens: Vec<i32> = ids.iter().map(|&i| i as i32).collect();
-        let positions: Vec<i32> = (self.position..self.position + t).map(|p| p as i32).collect();
+        self.starts.push(self.position);
+        let first = self.positions.first(&self.starts);
+        let positions: Vec<i32> = (first..first + t as i64).map(|p| p as i32).collect();
+        if self.forgets {
+            self.history.values_mut().for_each(Vec::clear);
+        }
         let mut integers = Tensors::new();
         integers.insert("ids".into(), Tensor::from_i32(&[t], &tokens));
         integers.insert("positions".into(), Tensor::from_i32(&[t], &positions));
 
-        let mut live: BTreeMap<&str, (Vec<R>, usize)> = BTreeMap::new();
+        let mut live: BTreeMap<&str, (Vec<R>, usize)> = given;
         let last_use = last_uses(&self.plan);
         let mut logits = Vec::new();
         for (index, node) in self.plan.nodes.iter().enumerate() {
@@ -126,6 +187,10 @@ impl<'c, R: Basis> Forward<'c, R> {
                     Source::Weight(_) | Source::Part(..) | Source::Tokens | Source::Positions => {
                         continue;
                     }
+                };
+                let made = match &mut self.jitter {
+                    Some(jitter) => jitter.moved(node.op, made, R::BITS),
+                    None => made,
                 };
                 inputs = inputs.with(arg, made);
             }

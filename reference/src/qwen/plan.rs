@@ -73,7 +73,7 @@ pub enum Share {
 }
 
 /// One op call.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Node {
     /// Probe name of the output.
     pub probe: String,

@@ -101,6 +101,58 @@ pub const PRESETS: &[Preset] = &[
     },
 ];
 
+/// Mixtures of the two, as engines have them.
+const EAGER_NORMS: &[(&str, &str, &str)] = &[
+    ("rms_norm", "normalised", "stored"),
+    ("rope", "table", "stored"),
+    ("attention", "probs", "stored"),
+    ("silu_mul", "silu", "stored"),
+    ("gptq_gemm", "scale", "stored"),
+    ("moe_experts", "silu", "stored"),
+];
+const SDPA: &[(&str, &str, &str)] = &[
+    ("rms_norm", "normalised", "stored"),
+    ("rope", "table", "stored"),
+    ("rope", "product", "stored"),
+    ("attention", "probs", "online_64"),
+    ("silu_mul", "silu", "stored"),
+    ("gptq_gemm", "bias", "after_store"),
+    ("moe_experts", "down", "stored"),
+];
+const ROPE_F32: &[(&str, &str, &str)] = &[
+    ("rms_norm", "normalised", "stored"),
+    ("attention", "probs", "normalised"),
+    ("attention", "scores", "stored"),
+    ("moe_experts", "sum", "stored"),
+];
+
+/// How legitimate engines of one dtype round, from nothing inside an op to after every operation: the
+/// sample from which it is learnt how far legitimate forwards lie apart.
+pub fn legitimate(dtype: Dtype) -> &'static [Preset] {
+    const fn mix(dtype: Dtype, choices: &'static [(&str, &str, &str)]) -> Preset {
+        let (name, summary, angle) = ("mixture", "a mixture of conventions", Angle::F32);
+        Preset { name, summary, dtype, angle, choices }
+    }
+    const fn mixes(dtype: Dtype) -> [Preset; 6] {
+        [
+            mix(dtype, TRANSFORMERS),
+            mix(dtype, FUSED),
+            mix(dtype, &[]),
+            mix(dtype, EAGER_NORMS),
+            mix(dtype, SDPA),
+            mix(dtype, ROPE_F32),
+        ]
+    }
+    static BF16: [Preset; 6] = mixes(Dtype::Bf16);
+    static F16: [Preset; 6] = mixes(Dtype::F16);
+    match dtype {
+        Dtype::F64 => &PRESETS[..1],
+        Dtype::Bf16 => &BF16,
+        Dtype::F16 => &F16,
+        _ => &PRESETS[1..2],
+    }
+}
+
 impl Preset {
     /// By name.
     ///
@@ -168,7 +220,7 @@ mod tests {
 
     #[test]
     fn every_choice_of_a_preset_exists() {
-        for preset in PRESETS {
+        for preset in PRESETS.iter().chain(legitimate(Dtype::Bf16)) {
             for (op, knob, value) in preset.choices {
                 let params = match *op {
                     "rms_norm" => serde_json::json!({ "eps": 1e-6 }),

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use assay_reference::arith::Ball;
+use assay_reference::arith::{Ball, Real};
 use assay_reference::ops::add::Add;
 use assay_reference::ops::add_rms_norm::{self, AddRmsNorm};
 use assay_reference::ops::attention::Attention;
@@ -16,9 +16,7 @@ use assay_reference::ops::{Op, Setup, Tile};
 use assay_reference::{Dtype, Tensor};
 use proptest::prelude::*;
 
-use crate::harness::{
-    Draw, STORED, bits, config, every_choice_is_reachable, holds, holds_apart, setup,
-};
+use crate::harness::{Draw, STORED, bits, config, every_choice_is_reachable, holds, setup};
 use crate::naive::{self, Heads, Turns};
 
 fn sum(seed: u64, rows: usize, d: usize, dtype: Dtype, sd: f64) -> Setup<AddRmsNorm> {

@@ -238,7 +238,10 @@ fn scaled_cases() -> impl Iterator<Item = Setup<Rope>> {
             stored(x, &[2, 7, 40, 300, 3000], scaling)
         })
     });
-    random.chain([stored(tie, &[0], Scaling::Linear { factor: 4.0 })])
+    let half = Draw::new(3).tensor(Dtype::F16, &[2, 1, 64], 1.0);
+    let mut half = stored(half, &[2, 40], Scaling::Linear { factor: 4.0 });
+    half.policy = Rope::policy(Dtype::F16);
+    random.chain([stored(tie, &[0], Scaling::Linear { factor: 4.0 }), half])
 }
 
 #[test]

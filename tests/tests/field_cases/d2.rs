@@ -138,7 +138,6 @@ fn the_same_under_a_fused_norm_and_rotation() {
     assert!(found[0].text.contains("lanes 32..=63 of 64 are lost"), "{}", found[0].text);
 }
 
-/// The list of lanes is solved, not looked up: it is there for losses that have no name.
 #[test]
 fn sound_twins_pass() {
     let found = findings("rms_norm", &norm_runs(ALL));
@@ -147,6 +146,7 @@ fn sound_twins_pass() {
     assert!(found.is_empty(), "{found:#?}");
 }
 
+/// The list of lanes is solved, not looked up: it is there for losses that have no name.
 #[test]
 fn lanes_that_no_fault_describes_are_listed_all_the_same() {
     let found = findings("rms_norm", &norm_runs(SOME)[..2]);

@@ -22,6 +22,10 @@ pub(super) struct DiffArgs {
     /// Allow only this preset's conventions (see `assay list presets`) [default: every legitimate one]
     #[arg(long, value_name = "NAME")]
     preset: Option<String>,
+    /// Also judge layer outputs and logits as a free-running forward, and name what is wrong with the
+    /// whole model [default: only when no op's inputs were recorded]
+    #[arg(long)]
+    forward: bool,
     /// Show every op, not only those that do not pass
     #[arg(long)]
     all: bool,
@@ -48,7 +52,7 @@ pub(super) fn run(args: &DiffArgs) -> anyhow::Result<u8> {
     let report = diff::diff(
         &checkpoint,
         &trace,
-        DiffOptions { preset, unseen: true },
+        DiffOptions { preset, unseen: true, forward: args.forward },
         &mut |i, n, probe| {
             bar.set_length(n as u64);
             bar.set_position(i as u64);

@@ -63,7 +63,7 @@ enum Command {
     Gate(gate::GateArgs),
     /// Repeat the judgement of a saved case, or run a kernel on it
     Replay(replay::ReplayArgs),
-    /// List ops, kernels, presets, mutants or finding codes
+    /// List ops, their variants, kernels, presets, mutants or finding codes
     List(list::ListArgs),
 }
 

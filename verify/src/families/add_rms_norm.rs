@@ -20,6 +20,7 @@ pub(super) fn cases(seed: u64) -> Vec<Generated> {
     out.push(outlier((4, 256), seed));
     out.push(lanes(seed));
     out.push(exact((3, 128), seed));
+    out.push(tiny((3, 96), seed));
     out.push(large((2, 64), seed));
     out.push(special((6, 64), seed));
     out
@@ -85,12 +86,20 @@ fn lanes(seed: u64) -> Generated {
     build(("unit", false), " lanes", seed, 1e-6, Dtype::Bf16, (rows, d), data)
 }
 
-/// |a + b| = 2 everywhere and eps 0: the mean square is a power of 4, and every output a small integer.
+/// |a + b| is 5 in an eighth of the elements, else 1, and eps 0: the mean square is 4, and 5/2 of an odd
+/// weight lies half-way between two bf16 numbers.
 fn exact((rows, d): (usize, usize), seed: u64) -> Generated {
     let mut v = Values::new(seed, &format!("{OP} exact {rows} {d}"));
     let b: Vec<f64> = (0..rows * d).map(|_| v.int(-100, 100) as f64).collect();
-    let a = b.iter().map(|b| if v.below(2) == 0 { 2.0 - b } else { -2.0 - b }).collect();
-    let weight = (0..d).map(|_| v.int(1, 100) as f64).collect();
+    let mut a = Vec::with_capacity(rows * d);
+    for row in b.chunks(d) {
+        let large = v.permutation(d);
+        a.extend(row.iter().zip(large).map(|(b, i)| {
+            let size = if i < d / 8 { 5.0 } else { 1.0 };
+            size * [1.0, -1.0][i % 2] - b
+        }));
+    }
+    let weight = (0..d).map(|i| 53.0 + 2.0 * (i % 5) as f64).collect();
     build(("exact", true), "", seed, 0.0, Dtype::Bf16, (rows, d), [a, b, weight])
 }
 
@@ -117,4 +126,12 @@ fn special((rows, d): (usize, usize), seed: u64) -> Generated {
     }
     let weight = (0..d).map(|_| 1.0 + v.normal(0.3)).collect();
     build(("special", true), "", seed, 1e-6, Dtype::Bf16, (rows, d), [a, b, weight])
+}
+
+/// Sums so small that another eps shows, under an eps that models do not have.
+fn tiny((rows, d): (usize, usize), seed: u64) -> Generated {
+    let mut v = Values::new(seed, "add_rms_norm tiny");
+    let weight = (0..d).map(|_| 1.0 + v.normal(0.3)).collect();
+    let data = [v.normals(rows * d, 1e-3), v.normals(rows * d, 1e-3), weight];
+    build(("unit", false), " sd 0.001 eps 1e-5", seed, 1e-5, Dtype::Bf16, (rows, d), data)
 }

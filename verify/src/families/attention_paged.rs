@@ -53,6 +53,7 @@ pub(super) fn cases(seed: u64) -> Vec<Generated> {
     out.push(far_blocks(seed));
     out.push(key_bias(dims(3, 40, (4, 2), 16, 16), seed));
     out.push(special(dims(4, 41, (4, 2), 16, 16), seed));
+    out.push(deep(dims(4, 21, (4, 2), 16, 16), seed));
     out
 }
 
@@ -166,7 +167,7 @@ fn key_bias(dims: Dims, seed: u64) -> Generated {
     build(("outlier", false), dims, " key bias", seed, [queries, keys, v.normals(k, 26.0)], None)
 }
 
-/// NaN in the last key, which only the last query sees, and in one value that all see.
+/// NaN in the last key and value, which only the last query sees, and in one value that all see.
 fn special(dims: Dims, seed: u64) -> Generated {
     let mut v = Values::new(seed, "attention_paged special");
     let [q, k] = lengths(&dims);
@@ -174,5 +175,15 @@ fn special(dims: Dims, seed: u64) -> Generated {
     let (mut keys, mut values) = (v.normals(k, 1.0), v.normals(k, 1.0));
     keys[(dims.context - 1) * width] = f64::NAN;
     values[3 * width + 5] = f64::NAN;
+    values[(dims.context - 1) * width + 2] = f64::NAN;
     build(("special", true), dims, " NaN", seed, [v.normals(q, 1.0), keys, values], None)
+}
+
+/// All visible scores near -1e5: a finite mask value would outweigh them.
+fn deep(dims: Dims, seed: u64) -> Generated {
+    let mut v = Values::new(seed, "attention_paged deep scores");
+    let [q, k] = lengths(&dims);
+    let values = (0..k).map(|_| v.int(-100, 100) as f64).collect();
+    let data = [vec![160.0; q], vec![-160.0; k], values];
+    build(("special", true), dims, " deep scores", seed, data, None)
 }

@@ -28,6 +28,7 @@ pub(super) fn cases(seed: u64) -> Vec<Generated> {
         ),
         marked("exact", Dtype::Bf16, seed),
         marked("exact", Dtype::F16, seed),
+        marked("exact", Dtype::F32, seed),
         marked("special", Dtype::Bf16, seed),
     ]
 }
@@ -80,16 +81,19 @@ fn marked(family: &str, dtype: Dtype, seed: u64) -> Generated {
     let value = |by: usize| {
         move |i: usize| match odd.get(i % 11) {
             Some(x) if family == "special" => *x,
+            // Half-way between two numbers of a bf16 cache.
+            _ if dtype == Dtype::F32 => 257.0 + 2.0 * (i * by % 101) as f64,
             _ => (i * by % 509) as f64 - 254.0,
         }
     };
+    let stored = if dtype == Dtype::F32 { Dtype::Bf16 } else { dtype };
     let tokens = |by: usize| {
         let values: Vec<f64> = (0..t * heads * d).map(value(by)).collect();
         Tensor::from_f64(dtype, &[t, heads, d], &values)
     };
     let cache = |by: usize| {
-        let values: Vec<f64> = (0..32 * heads * d).map(|i| (i * by % 251) as f64 - 500.0).collect();
-        Tensor::from_f64(dtype, &[2, 16, heads, d], &values)
+        let values: Vec<f64> = (0..32 * heads * d).map(|i| (i * by % 251) as f64 - 250.0).collect();
+        Tensor::from_f64(stored, &[2, 16, heads, d], &values)
     };
     let tensors = Tensors::from([
         ("k".to_string(), tokens(37)),
@@ -99,5 +103,5 @@ fn marked(family: &str, dtype: Dtype, seed: u64) -> Generated {
         ("slot_mapping".to_string(), Tensor::from_i32(&[t], &[17, 2, -1, 31, 0])),
     ]);
     let label = format!("{t} tokens marked {dtype}");
-    generated(OP, (family, true), &label, seed, json!({}), dtype, tensors)
+    generated(OP, (family, true), &label, seed, json!({}), stored, tensors)
 }

@@ -98,11 +98,12 @@ fn exact(d: Dims, dtype: Dtype, seed: u64) -> Generated {
     for expert in 0..e {
         let gate: Vec<f64> = (0..h * i).map(|_| [33.0, 35.0, 47.0][v.below(3)]).collect();
         let up: Vec<f64> = (0..h * i).map(|_| [1.0, 3.0, -1.0][v.below(3)]).collect();
-        // One output takes two products.
+        // One output takes two products; halved, it is an odd integer of one expert and an even one of
+        // the next.
         let mut down = vec![0.0; h * i];
         for row in 0..h {
-            down[row * i + v.below(i)] = 1.0;
-            down[row * i + row % i] = -1.0;
+            down[row * i + v.below(i)] = 4.0;
+            down[row * i + row % i] = if expert % 2 == 0 { -2.0 } else { -4.0 };
         }
         draft = draft
             .with(&format!("experts.{expert}.gate_proj.weight"), &[i, h], &gate)

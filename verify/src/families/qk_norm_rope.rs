@@ -25,6 +25,7 @@ pub(super) fn cases(seed: u64) -> Vec<Generated> {
         outlier(seed),
         lanes(seed),
         exact(seed),
+        tiny(seed),
         special(seed),
     ]
 }
@@ -105,7 +106,8 @@ fn exact(seed: u64) -> Generated {
         let large = v.permutation(d);
         x.extend(large.into_iter().map(|i| if i < d / 8 { 5.0 } else { 1.0 } * [1.0, -1.0][i % 2]));
     }
-    let weight = (0..d).map(|i| [2.0, 4.0, 6.0, -2.0, 10.0, 8.0][i % 6]).collect();
+    // 5/2 of an odd weight lies half-way between two bf16 numbers.
+    let weight = (0..d).map(|i| 53.0 + 2.0 * (i % 5) as f64).collect();
     build(EXACT, "", seed, Dtype::Bf16, (&[0, 0], heads, d), [x, weight])
 }
 
@@ -124,4 +126,12 @@ fn special(seed: u64) -> Generated {
     }
     let weight = weights(&mut v, d);
     build(SPECIAL, "", seed, Dtype::Bf16, (&[0, 1, 7, 300, 4000, 30_000], heads, d), [x, weight])
+}
+
+/// Heads so small that another eps shows, under an eps that models do not have.
+fn tiny(seed: u64) -> Generated {
+    let mut g = random((&[5, 6], 3, 80), seed, 1e-3, Dtype::Bf16);
+    g.case.params["norm"]["eps"] = json!(1e-5);
+    g.label += " eps 1e-5";
+    g
 }

@@ -22,6 +22,7 @@ pub(super) fn small(seed: u64) -> Vec<Generated> {
         out.push(exact((5, 128), dtype, seed));
     }
     out.push(heads((3, 4, 128), seed));
+    out.push(first_heads((3, 5, 32), seed));
     out.push(unit((3, 130), Dtype::Bf16, 3e-5, seed));
     out.push(unit((6, 9), Dtype::Bf16, 1.0, seed));
     out.push(exact((3, 760), Dtype::Bf16, seed));
@@ -70,6 +71,14 @@ fn heads((t, heads, d): (usize, usize, usize), seed: u64) -> Generated {
     let x: Vec<f64> = (0..t * heads * d).map(|i| v.normal(0.5 + (i / d % heads) as f64)).collect();
     let w = weights(&mut v, d);
     draft.with("x", &[t, heads, d], &x).with("weight", &[d], &w).done()
+}
+
+/// The first three heads of each token of a fused buffer.
+fn first_heads(d: (usize, usize, usize), seed: u64) -> Generated {
+    let mut g = heads(d, seed);
+    g.case.params["heads"] = json!(3);
+    g.label += ", the first 3";
+    g
 }
 
 /// An eighth of the elements +-5, the others +-1, times a power of two: the mean square is a power of

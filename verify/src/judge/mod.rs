@@ -11,6 +11,7 @@ pub mod drift;
 mod evidence;
 mod explain;
 mod faults;
+mod longer;
 mod near;
 mod pattern;
 mod picture;
@@ -61,7 +62,8 @@ pub struct Options {
 pub enum Unseen {
     /// None are looked for.
     Nothing,
-    /// Those that apply to the cases' shapes: for recordings, whose shapes are what they are.
+    /// Those that apply to the cases' shapes, or would to a longer sequence: for recordings, whose
+    /// shapes are what they are.
     Applicable,
     /// All of the catalogue, and what else could pass as the accepted convention.
     Catalogue,
@@ -212,6 +214,20 @@ pub fn judge_output(
     options: Options,
 ) -> Result<Judgement> {
     judge_one(op, Some(output), runs, options)
+}
+
+/// Judges each output by itself, in the order given.
+///
+/// # Errors
+/// As [`judge_output`].
+pub fn judge_outputs<'n>(
+    op: &str,
+    runs: &[(&'n str, Vec<Observation>)],
+    options: Options,
+) -> Result<Vec<(&'n str, Judgement)>> {
+    runs.iter()
+        .map(|(output, runs)| Ok((*output, judge_output(op, output, runs, options)?)))
+        .collect()
 }
 
 /// `output` is the op's first where `None`.

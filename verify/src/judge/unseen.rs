@@ -5,7 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use assay_reference::Result;
 use assay_reference::ops::{Erased, Op, Scope};
 
-use super::explain::Key;
+use super::explain::{Key, key};
+use super::longer::longer;
 use super::search::{Convention, Run, conventions, label};
 use super::separate::{Variant, catalogue, confusable, name, told_apart};
 use super::{Hidden, Observation, Options, Unseen};
@@ -24,13 +25,20 @@ pub(super) fn hidden<O: Op>(
 ) -> Result<(Hidden, usize)> {
     let (truth, scope) = (alive[0], options.unseen);
     let op = O::name(&runs[0].base.params);
-    let faults = applicable(runs, &conventions[truth]);
+    let applicable = applicable_to(runs, &conventions[truth]);
+    let faults = &applicable;
     let on = |convention: usize| move |key: &Key| Variant { convention, fault: Some(key.clone()) };
     let (mut unseen, mut tried) =
         open(runs, conventions, truth, faults.iter().map(on(truth)).collect());
     let mut hidden = Hidden::default();
     if scope == Unseen::Applicable {
-        hidden.faults = unseen.into_iter().filter_map(|v| v.fault).map(|f| name(op, &f)).collect();
+        let mut faults: BTreeSet<Key> = unseen.into_iter().filter_map(|v| v.fault).collect();
+        let first = runs[0].setup(&conventions[truth].edits);
+        if let Some(tensors) = longer(op, &first.tensors) {
+            let beyond = O::faults(&first.params, &tensors);
+            faults.extend(beyond.iter().map(key).filter(|k| !applicable.contains(k)));
+        }
+        hidden.faults = faults.iter().map(|f| name(op, f)).collect();
         return Ok((hidden, tried));
     }
     // A fault that undoes another convention's difference would pass as the accepted one.
@@ -40,15 +48,13 @@ pub(super) fn hidden<O: Op>(
     tried += more;
     limits.extend(alive[1..].iter().map(|&convention| Variant { convention, fault: None }));
     // What is the same by nature, as a rounding that is done twice, no case can tell apart.
-    if truth > 0 {
-        unseen = differing(unseen, &runs[0], conventions, truth, options)?;
-    }
+    unseen = differing(unseen, &runs[0], conventions, truth, options)?;
     let limits = differing(limits, &runs[0], conventions, truth, options)?;
     hidden.faults = unseen.into_iter().filter_map(|v| v.fault).map(|f| name(op, &f)).collect();
     // What no case even has the shape for.
     let shapes = families::kernel_examples::<O>(op);
     let all = shapes.iter().flat_map(|(params, tensors)| O::faults(params, tensors));
-    let lacking: BTreeSet<Key> = all.map(|f| super::explain::key(&f)).collect();
+    let lacking: BTreeSet<Key> = all.map(|f| key(&f)).collect();
     hidden.faults.extend(lacking.iter().filter(|k| !faults.contains(k)).map(|k| name(op, k)));
     hidden.faults.sort();
     let accepted = label(&conventions[truth]);
@@ -63,7 +69,7 @@ pub(super) fn hidden<O: Op>(
         })
         .collect();
     if scope == Unseen::Pairs {
-        let (pairs, more) = confusable(runs, &conventions[truth], &faults);
+        let (pairs, more) = confusable(runs, &conventions[truth], faults);
         tried += more;
         let both = |(a, b): &(Key, Key)| format!("{} ~ {}", name(op, a), name(op, b));
         hidden.fault_pairs = pairs.iter().map(both).collect();
@@ -72,7 +78,7 @@ pub(super) fn hidden<O: Op>(
 }
 
 /// The catalogued faults of all runs under a convention.
-fn applicable<O: Op>(runs: &[Run<'_, O>], convention: &Convention<O>) -> Vec<Key> {
+fn applicable_to<O: Op>(runs: &[Run<'_, O>], convention: &Convention<O>) -> Vec<Key> {
     let of = |run: &Run<'_, O>| catalogue(&run.setup(&convention.edits)).into_keys();
     let all: BTreeSet<Key> = runs.iter().flat_map(of).collect();
     all.into_iter().collect()
@@ -105,7 +111,7 @@ fn differing<O: Op>(
     let (op, output) = (O::name(&like.base.params), like.spec.name);
     let own = observations(&families::power_cases(op, SEED), output)?;
     let runs = opened(&own, output, options)?;
-    let shaped = applicable(&runs, &conventions[truth]);
+    let shaped = applicable_to(&runs, &conventions[truth]);
     let (apart, _) = told_apart(&runs, conventions, truth, &variants);
     let keep = |(v, apart): &(Variant, bool)| {
         *apart || v.fault.as_ref().is_some_and(|f| !shaped.contains(f))
@@ -136,7 +142,7 @@ pub(super) fn shown(cases: &[Generated], scope: Scope) -> Result<Vec<(Key, bool)
         let own = observations(cases, spec.name)?;
         let runs = opened::<Erased>(&own, spec.name, options)?;
         let conventions = conventions(&runs, options);
-        let faults = applicable(&runs, &conventions[0]);
+        let faults = applicable_to(&runs, &conventions[0]);
         let mut shown = vec![true; faults.len()];
         for truth in 0..conventions.len() {
             let left: Vec<usize> = (0..faults.len()).filter(|&f| shown[f]).collect();

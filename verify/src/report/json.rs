@@ -15,7 +15,7 @@ pub struct Envelope<T> {
     pub assay_report: u32,
     /// Version of assay.
     pub version: &'static str,
-    /// `check`, `mutants`, `diff` or `run`.
+    /// `check`, `mutants`, `diff`, `run` or `list`.
     pub command: &'static str,
     /// `pass`, `findings` or `skipped`: the exit code in words.
     pub result: &'static str,

@@ -1,12 +1,13 @@
 //! Text for people.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 pub use super::gate::{comparisons, decisions};
 
 use super::Table;
 use crate::diff::{DiffReport, NodeReport};
 use crate::finding::Finding;
+use crate::forward;
 use crate::judge::{Judgement, Verdict};
 use crate::mutants::{EditReport, Kind};
 use crate::suite::KernelReport;
@@ -166,14 +167,29 @@ fn equal_by_op(report: &DiffReport, preset: &str) -> String {
 }
 
 fn summary(report: &DiffReport) -> String {
-    let passed = report.nodes.iter().filter(|n| n.judgement.verdict.is_pass()).count();
-    let skipped = report.nodes.len() - report.judged();
-    let mut text = format!("{passed} of {} ops pass on the trace's own inputs", report.nodes.len());
+    let (forward, ops): (Vec<&NodeReport>, Vec<&NodeReport>) =
+        report.nodes.iter().partition(|n| n.op == forward::NAME);
+    let free_running = (!forward.is_empty()).then(|| {
+        let passed = forward.iter().filter(|n| n.judgement.verdict.is_pass()).count();
+        format!("{passed} of {} recorded outputs are what a right forward computes", forward.len())
+    });
+    let op_by_op = (!ops.is_empty()).then(|| by_op(&ops));
+    let mut text = [op_by_op, free_running].into_iter().flatten().collect::<Vec<_>>().join("\n");
+    text += "\n";
+    text += &coverage(report);
+    text
+}
+
+/// What the ops' own inputs say.
+fn by_op(nodes: &[&NodeReport]) -> String {
+    let passed = nodes.iter().filter(|n| n.judgement.verdict.is_pass()).count();
+    let skipped =
+        nodes.iter().filter(|n| matches!(n.judgement.verdict, Verdict::Skipped { .. })).count();
+    let mut text = format!("{passed} of {} ops pass on the trace's own inputs", nodes.len());
     if skipped > 0 {
         text += &format!(", {skipped} could not be judged");
     }
-    let worst = report
-        .nodes
+    let worst = nodes
         .iter()
         .filter(|n| n.judgement.verdict.is_pass())
         .max_by(|a, b| a.judgement.worst.total_cmp(&b.judgement.worst));
@@ -181,31 +197,55 @@ fn summary(report: &DiffReport) -> String {
         text +=
             &format!("; worst error of those {:.3} of its budget ({})", n.judgement.worst, n.probe);
     }
-    let introduced = |n: &&NodeReport| match &n.judgement.verdict {
+    let introduced = |n: &&&NodeReport| match &n.judgement.verdict {
         Verdict::Unexplained { .. } => true,
         Verdict::Fail { findings } => findings.iter().all(|f| f.name != "inconsistent_recording"),
         _ => false,
     };
-    if let Some(n) = report.nodes.iter().find(introduced) {
+    if let Some(n) = nodes.iter().find(introduced) {
         text += &format!(
             "\nfirst op that introduces an error: {}; ops that pass downstream of it only inherit it",
             n.probe
         );
     }
-    let unseen: usize = report
-        .nodes
-        .iter()
-        .filter_map(|n| match &n.judgement.verdict {
-            Verdict::Pass { unseen_faults, .. } => Some(unseen_faults.len()),
-            _ => None,
-        })
-        .sum();
-    if unseen > 0 {
-        text += &format!(
-            "\n{unseen} catalogued faults of these ops would not show in this recording (--json lists them)"
-        );
+    text
+}
+
+/// By op, the catalogued faults that no call's recorded inputs could have shown: for those a pass says
+/// nothing.
+fn coverage(report: &DiffReport) -> String {
+    let mut by_op: BTreeMap<&str, Option<BTreeSet<&str>>> = BTreeMap::new();
+    for n in &report.nodes {
+        if let Verdict::Pass { unseen_faults, .. } = &n.judgement.verdict {
+            let here: BTreeSet<&str> = unseen_faults.iter().map(String::as_str).collect();
+            let all = by_op.entry(&n.op).or_default();
+            *all = Some(match all.take() {
+                Some(seen) => seen.intersection(&here).copied().collect(),
+                None => here,
+            });
+        }
     }
-    text + "\n"
+    let limited = by_op.into_iter().filter_map(|(op, f)| Some((op, f.filter(|f| !f.is_empty())?)));
+    limited
+        .map(|(op, faults)| {
+            let list = without_repeats(&faults);
+            format!("{op}: pass, limited: not distinguishable by these cases: {list}\n")
+        })
+        .collect()
+}
+
+/// `rope.wrong_theta (1e3), rope.wrong_theta (1e4)` as `rope.wrong_theta (1e3; 1e4)`.
+fn without_repeats(faults: &BTreeSet<&str>) -> String {
+    let mut keys: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+    for fault in faults {
+        let (name, key) = fault.split_once(" (").unwrap_or((fault, ""));
+        keys.entry(name).or_default().extend(key.strip_suffix(')'));
+    }
+    let one = |(name, keys): (&str, Vec<&str>)| match keys[..] {
+        [] => name.to_string(),
+        _ => format!("{name} ({})", keys.join("; ")),
+    };
+    keys.into_iter().map(one).collect::<Vec<_>>().join(", ")
 }
 
 /// `conventions: rms_norm normalised=stored; rope table=stored product=stored; ...`

@@ -118,6 +118,9 @@ pub struct Config {
     pub rope_scaling: Scaling,
     /// By layer: the keys that a query sees, its own included; `None` is all.
     pub windows: Vec<Option<usize>>,
+    /// The `sliding_window` of a config that does not use it: engines that look at this field alone
+    /// honour it.
+    pub idle_window: Option<usize>,
     /// The mixture of experts, in Qwen3-MoE.
     pub moe: Option<Moe>,
     /// Whether the head is the embedding.
@@ -200,6 +203,7 @@ impl Config {
             rope_theta,
             rope_scaling,
             windows: window::read(&f, architecture, num_hidden_layers)?,
+            idle_window: window::idle(&f)?,
             moe: moe::read(&f, architecture, num_hidden_layers)?,
             tie_word_embeddings: tied(&f)?,
             attention_bias: attention_bias(&f, architecture)?,

@@ -57,6 +57,13 @@ pub(super) fn read(
     types.iter().enumerate().map(|(i, kind)| of_type(f, i, kind, size, first)).collect()
 }
 
+/// The window that is set and switched off.
+pub(super) fn idle(f: &Fields<'_>) -> Result<Option<usize>> {
+    let off = f.flag("use_sliding_window")? == Some(false);
+    let size = f.value("sliding_window").and_then(serde_json::Value::as_u64);
+    Ok(size.filter(|&n| off && n > 0).and_then(|n| usize::try_from(n).ok()))
+}
+
 /// The window of layer `i` by its entry in `layer_types`.
 fn of_type(
     f: &Fields<'_>,

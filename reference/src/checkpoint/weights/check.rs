@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use crate::checkpoint::config::{Architecture, Config, LINEARS, Quantization};
 use crate::checkpoint::expected::{Expected, Kind};
 use crate::checkpoint::index::Files;
-use crate::checkpoint::{list, plural};
+use crate::checkpoint::{list, plural, zeros};
 use crate::error::{Error, Result};
 use crate::ops::packed;
 use crate::tensor::Tensor;
@@ -26,6 +26,7 @@ pub(super) fn check(config: &Config, files: &Files, expected: &[Expected]) -> Re
     check_unread(config, files, expected, &mut warnings)?;
     check_sizes(files, expected)?;
     check_groups(config, files, expected, &mut warnings)?;
+    warnings.extend(zeros::wrong_label(config, files, expected));
     note_zeros(config, files, expected, &mut warnings);
     note_dtypes(config, files, expected, &mut warnings);
     Ok(warnings)
@@ -336,6 +337,10 @@ fn note_zeros(config: &Config, files: &Files, expected: &[Expected], warnings: &
         Some(Quantization::Awq(q)) if !q.zero_point => (4, 8, "zero_point is false"),
         _ => return,
     };
+    let labelled_wrong = |t: &Tensor| match &config.quantization {
+        Some(Quantization::Gptq(q)) => zeros::is_other_symmetric(q.bits, q.format, t),
+        _ => false,
+    };
     let differs = |t: &Tensor| {
         let values = packed::values(t.cols(), bits).unwrap_or(0);
         (0..t.rows()).any(|row| {
@@ -346,7 +351,8 @@ fn note_zeros(config: &Config, files: &Files, expected: &[Expected], warnings: &
     let names: Vec<&str> = expected
         .iter()
         .map(|e| e.name.as_str())
-        .filter(|n| n.ends_with(".qzeros") && files.get(n).is_some_and(differs))
+        .filter(|n| n.ends_with(".qzeros"))
+        .filter(|n| files.get(n).is_some_and(|t| differs(t) && !labelled_wrong(t)))
         .collect();
     if !names.is_empty() {
         warnings.push(format!(

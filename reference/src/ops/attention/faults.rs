@@ -1,8 +1,9 @@
 //! The catalogue of attention faults.
 
-use super::{Attention, KvHead, Lost, MaskCorner, Params, Rescale};
+use super::{Attention, KvHead, Lost, MaskCorner, Params, Rescale, ScaledQuery, Values};
 use crate::dtype::{Dtype, Rounding};
-use crate::ops::{Fault, Setup, Tensors, store_faults};
+use crate::ops::softmax::Exponent;
+use crate::ops::{Fault, Setup, Tensors, store_faults, via_f16_fault};
 use crate::policy::Transform;
 
 type S = Setup<Attention>;
@@ -19,11 +20,23 @@ pub(super) fn catalogue(params: &Params, tensors: &Tensors) -> Vec<Fault<Attenti
             |s: &mut S| s.params.kv_head = KvHead::Modulo,
         ));
     }
+    if hkv > 1 {
+        faults.push(Fault::new(
+            "A259",
+            "last_group_previous_head",
+            format!("the queries of kv head {} read kv head {}", hkv - 1, hkv - 2),
+            |s: &mut S| s.params.kv_head = KvHead::LastPrevious,
+        ));
+    }
     faults.extend(windows(params, s));
     faults.extend(scales(params, d));
     faults.extend(rescales(s));
     faults.extend(precision());
+    faults.extend(exponentials(params));
+    faults.extend(values(s));
+    faults.extend(denominators(s));
     faults.extend(store_faults(["A154", "A155"]));
+    faults.extend(via_f16_fault(tensors.get("q")));
     faults
 }
 
@@ -209,6 +222,83 @@ fn precision() -> Vec<Fault<Attention>> {
             )
             .keyed(relative),
         );
+    }
+    faults
+}
+
+/// Exponentials of the wrong argument, or of one that was rounded too early.
+fn exponentials(params: &Params) -> Vec<Fault<Attention>> {
+    let mut faults = Vec::new();
+    for (exponent, code, slug, detail) in Exponent::FAULTS {
+        let edit = move |s: &mut S| s.params.exponent = exponent;
+        faults.push(Fault::new(code, slug, detail, edit));
+    }
+    let mut scaled = |to: ScaledQuery, by: &str| {
+        let detail = format!("q is multiplied by the {by} and stored before the product with k");
+        let edit = move |s: &mut S| s.params.scaled_query = Some(to);
+        faults.push(Fault::new("A25C", "q_scaled_stored", detail, edit).keyed(by));
+    };
+    // A power of two moves no bit of q.
+    if params.scale.to_bits() << 12 != 0 {
+        scaled(ScaledQuery::Scale, "scale");
+    }
+    scaled(ScaledQuery::ScaleLog2e, "scale log2e");
+    for floor in [-10_000.0, -50_000.0] {
+        let detail = format!("the running maximum starts at {floor}: queries far below give zeros");
+        let edit = move |s: &mut S| s.params.floor = Some(floor);
+        faults.push(Fault::new("A25F", "maximum_floor", detail, edit).keyed(format!("{floor}")));
+    }
+    faults
+}
+
+/// Weights that multiply another key's value.
+fn values(s: usize) -> Vec<Fault<Attention>> {
+    let mut faults = Vec::new();
+    if s > 1 {
+        faults.push(Fault::new(
+            "A25A",
+            "value_position_off_by_one",
+            "the weight of key j multiplies the value of key j - 1",
+            |s: &mut S| s.params.values = Values::Previous,
+        ));
+    }
+    faults.push(Fault::new(
+        "A25B",
+        "newest_value_missing",
+        format!("the value of the newest key (position {}) is read as zero", s - 1),
+        |s: &mut S| s.params.values = Values::NewestMissing,
+    ));
+    faults
+}
+
+/// Denominators of too many keys, of too few bits, or of a part of the keys only.
+fn denominators(s: usize) -> Vec<Fault<Attention>> {
+    let mut faults = Vec::new();
+    for tile in [16, 32, 64, 128] {
+        let pads = s.next_multiple_of(tile) - s;
+        if pads > 0 {
+            let detail = format!("the denominator counts {pads} padded keys of score 0");
+            let edit = move |s: &mut S| s.params.padded_to = Some(tile);
+            let fault = Fault::new("A258", "padded_keys_counted", detail, edit);
+            faults.push(fault.keyed(format!("tile {tile}")));
+        }
+    }
+    if s > 1 {
+        faults.push(Fault::new(
+            "A25D",
+            "denominator_bf16",
+            "the sum of P is stored in bf16 after each key",
+            |s: &mut S| s.params.denominator_bf16 = true,
+        ));
+    }
+    for runs in [2, 4, 8] {
+        if s >= runs {
+            let detail =
+                format!("outputs of {runs} runs of keys are averaged without their weights");
+            let edit = move |s: &mut S| s.params.averaged = Some(runs);
+            let fault = Fault::new("A25E", "splits_averaged", detail, edit);
+            faults.push(fault.keyed(format!("{runs}")));
+        }
     }
     faults
 }

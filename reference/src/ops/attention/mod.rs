@@ -24,6 +24,7 @@ use serde::{Deserialize, Serialize};
 
 use self::query::{KvHeadData, query};
 
+use super::softmax::Exponent;
 use super::{
     ArgSpec, Fault, Inputs, Knob, Op, Out, OutSpec, Residual, Setup, Tensors, Tile, gain_faults,
     need,
@@ -56,6 +57,31 @@ pub enum KvHead {
     Divide,
     /// h mod Hkv: a fault.
     Modulo,
+    /// h / (Hq / Hkv), but for the last kv head's queries the head before it: a fault.
+    LastPrevious,
+}
+
+/// Which value the weight of a key multiplies.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Values {
+    /// The key's own.
+    #[default]
+    Own,
+    /// That of the position before, of position 0 its own: a fault.
+    Previous,
+    /// The key's own, but of the last position a zero: a fault.
+    NewestMissing,
+}
+
+/// A query that is scaled before the product and stored: a fault.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ScaledQuery {
+    /// By the scale.
+    Scale,
+    /// By the scale and log2 e, for powers of 2.
+    ScaleLog2e,
 }
 
 /// A visible key that is left out (when another one stays visible): a fault.
@@ -124,6 +150,27 @@ pub struct Params {
     /// A missing rescaling.
     #[serde(default)]
     pub rescale: Option<Rescale>,
+    /// Value lookup.
+    #[serde(default)]
+    pub values: Values,
+    /// The exponentials.
+    #[serde(default)]
+    pub exponent: Exponent,
+    /// The denominator counts keys of score 0 up to a multiple of so many: a fault.
+    #[serde(default)]
+    pub padded_to: Option<usize>,
+    /// The query is scaled and stored before the product.
+    #[serde(default)]
+    pub scaled_query: Option<ScaledQuery>,
+    /// The denominator is stored in bf16 after each key: a fault.
+    #[serde(default)]
+    pub denominator_bf16: bool,
+    /// The keys are cut into so many runs whose outputs are averaged: a fault.
+    #[serde(default)]
+    pub averaged: Option<usize>,
+    /// The running maximum starts from this finite value: a fault.
+    #[serde(default)]
+    pub floor: Option<f64>,
 }
 
 impl Params {
@@ -141,6 +188,13 @@ impl Params {
             blocks_reversed: false,
             sum_rounded: false,
             rescale: None,
+            values: Values::Own,
+            exponent: Exponent::Shifted,
+            padded_to: None,
+            scaled_query: None,
+            denominator_bf16: false,
+            averaged: None,
+            floor: None,
         }
     }
 
@@ -228,12 +282,15 @@ impl Op for Attention {
         let heads: Vec<OnceLock<KvHeadData<R>>> = (0..hkv).map(|_| OnceLock::new()).collect();
         Out::by_rows(tile, t_len * hq, |r| {
             let (t, h) = (r / hq, r % hq);
+            let own = h / (hq / hkv);
             let kv = match params.kv_head {
-                KvHead::Divide => h / (hq / hkv),
+                KvHead::Divide => own,
                 KvHead::Modulo => h % hkv,
+                KvHead::LastPrevious if own + 1 == hkv => own.saturating_sub(1),
+                KvHead::LastPrevious => own,
             };
             let seen = |j: usize| params.sees(t, j, t_len, s_len);
-            let data = heads[kv].get_or_init(|| KvHeadData::gather(inputs, kv));
+            let data = heads[kv].get_or_init(|| KvHeadData::gather(inputs, kv, params.values));
             let mut row = query(&q.row(r), data, seen, params, policy);
             policy.apply("output", &mut row);
             row

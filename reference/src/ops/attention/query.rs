@@ -1,9 +1,9 @@
 //! Attention of one query head: scores, softmax in one or several passes, the weighted sum.
 
-use super::{Params, Rescale};
+use super::{Params, Rescale, ScaledQuery, Values};
 use crate::arith::Real;
-use crate::dtype::pow2;
-use crate::ops::softmax::maximum;
+use crate::dtype::{Dtype, Rounding, pow2};
+use crate::ops::softmax::{Exponent, in_f32_range, maximum};
 use crate::ops::{Arg, Inputs};
 use crate::policy::Policy;
 
@@ -14,7 +14,7 @@ pub(super) struct KvHeadData<R> {
 }
 
 impl<R: Real> KvHeadData<R> {
-    pub(super) fn gather(inputs: &Inputs<'_, R>, head: usize) -> Self {
+    pub(super) fn gather(inputs: &Inputs<'_, R>, head: usize, values: Values) -> Self {
         let (k, v) = (inputs.req("k"), inputs.req("v"));
         let &[s, heads, d] = k.shape() else { unreachable!("checked") };
         let row = |arg: &Arg<'_, R>, j: usize| {
@@ -24,7 +24,12 @@ impl<R: Real> KvHeadData<R> {
         };
         let mut v_t = vec![Vec::with_capacity(s); d];
         for j in 0..s {
-            for (column, x) in v_t.iter_mut().zip(row(v, j)) {
+            let value = match values {
+                Values::Previous => row(v, j.saturating_sub(1)),
+                Values::NewestMissing if j + 1 == s => vec![R::lift(0.0); d],
+                Values::Own | Values::NewestMissing => row(v, j),
+            };
+            for (column, x) in v_t.iter_mut().zip(value) {
                 column.push(x);
             }
         }
@@ -42,14 +47,19 @@ pub(super) fn query<R: Real>(
 ) -> Vec<R> {
     let s_len = kv.k.len();
     let keys: Vec<usize> = (0..s_len).filter(|&j| params.sentinel.is_some() || seen(j)).collect();
+    let (stored, scale) = scaled_query(q, params, policy);
+    let q = stored.as_deref().unwrap_or(q);
     let raw = keys.iter().map(|&j| R::dot(q, &kv.k[j], 0, &policy.acc)).collect();
-    let mut scores = Scores::new(raw, params.scale, policy);
+    let mut scores = Scores::new(raw, scale, params.exponent, policy);
     if let Some(sentinel) = params.sentinel {
         scores.replace(keys.iter().map(|&j| !seen(j)), sentinel);
     }
     let Some(top) = scores.maximum(0..keys.len()) else {
         return vec![R::lift(f64::NAN); q.len()];
     };
+    if params.floor.is_some_and(|floor| scores.scaled[top].value() < floor - UNDERFLOW) {
+        return vec![R::lift(0.0); q.len()];
+    }
     let mut terms = scores.exponentials(0..keys.len(), top);
     let mut weights = rounded_probs(&terms, &scores, &keys, params, policy, top);
     if params.sum_rounded && !params.normalise_first {
@@ -59,8 +69,12 @@ pub(super) fn query<R: Real>(
         let target = if rescale.numerator { &mut weights } else { &mut terms };
         skip_rescaling(target, &scores, &keys, rescale, top);
     }
+    if let Some(runs) = params.averaged {
+        average(&mut weights, &scores, runs, params, policy);
+        terms.copy_from_slice(&weights);
+    }
     let first = keys[0];
-    let sum = R::sum(&terms, first, &policy.acc);
+    let sum = denominator(&terms, first, scores.scaled[top], s_len, params, policy);
     if params.normalise_first {
         weights.iter_mut().for_each(|w| *w = w.div(sum));
         policy.apply("probs", &mut weights);
@@ -79,24 +93,88 @@ pub(super) fn query<R: Real>(
                 &gathered[..]
             };
             let o = R::dot(&weights, v, first, &policy.acc);
-            if params.normalise_first { o } else { o.div(sum).mul(online) }
+            match (params.normalise_first, params.exponent) {
+                (true, _) => o,
+                (false, Exponent::NotShifted) => in_f32_range(o).div(sum),
+                (false, _) => o.div(sum).mul(online),
+            }
         })
         .collect()
+}
+
+/// How far below 0 an exponent gives 0 in f32.
+const UNDERFLOW: f64 = 104.0;
+
+/// The query as it is stored after scaling, if it is, and what is left of the scale.
+fn scaled_query<R: Real>(q: &[R], params: &Params, policy: &Policy) -> (Option<Vec<R>>, f64) {
+    let Some(scaled) = params.scaled_query else { return (None, params.scale) };
+    let (by, left) = match scaled {
+        ScaledQuery::Scale => (params.scale, 1.0),
+        ScaledQuery::ScaleLog2e => {
+            (params.scale * std::f64::consts::LOG2_E, std::f64::consts::LN_2)
+        }
+    };
+    let by = R::constant(by);
+    let stored = |x: &R| x.mul(by).round(policy.output, policy.lambda);
+    (Some(q.iter().map(stored).collect()), left)
+}
+
+/// The sum by which the output is divided, with what is wrong about it.
+fn denominator<R: Real>(
+    terms: &[R],
+    first: usize,
+    top: R,
+    s_len: usize,
+    params: &Params,
+    policy: &Policy,
+) -> R {
+    let bf16 = Rounding::nearest(Dtype::Bf16);
+    let mut sum = match params.denominator_bf16 {
+        true => terms.iter().fold(R::lift(0.0), |sum, p| sum.add(*p).round(bf16, policy.lambda)),
+        false => R::sum(terms, first, &policy.acc),
+    };
+    if let Some(tile) = params.padded_to {
+        let pads = s_len.next_multiple_of(tile) - s_len;
+        sum = sum.add(R::lift(pads as f64).mul(top.neg().exp()));
+    }
+    if params.exponent == Exponent::NotShifted { in_f32_range(sum) } else { sum }
+}
+
+/// Makes the weights those of a plain mean over runs of keys that are each softmaxed by itself.
+fn average<R: Real>(
+    weights: &mut [R],
+    scores: &Scores<R>,
+    runs: usize,
+    params: &Params,
+    policy: &Policy,
+) {
+    let (n, size) = (weights.len(), weights.len().div_ceil(runs));
+    for start in (0..n).step_by(size) {
+        let run = start..(start + size).min(n);
+        let Some(top) = scores.maximum(run.clone()) else { return };
+        let mut p = scores.exponentials(run.clone(), top);
+        let sum = R::sum(&p, start, &policy.acc);
+        if !params.normalise_first {
+            policy.apply("probs", &mut p);
+        }
+        weights[run].iter_mut().zip(p).for_each(|(w, p)| *w = p.div(sum));
+    }
 }
 
 /// Scores of one query head, raw and scaled.
 struct Scores<R> {
     raw: Vec<R>,
     scaled: Vec<R>,
+    exponent: Exponent,
 }
 
 impl<R: Real> Scores<R> {
-    fn new(mut raw: Vec<R>, scale: f64, policy: &Policy) -> Self {
+    fn new(mut raw: Vec<R>, scale: f64, exponent: Exponent, policy: &Policy) -> Self {
         policy.apply("qk", &mut raw);
         let scale = R::constant(scale);
         let mut scaled: Vec<R> = raw.iter().map(|s| s.mul(scale)).collect();
         policy.apply("scores", &mut scaled);
-        Scores { raw, scaled }
+        Scores { raw, scaled, exponent }
     }
 
     /// Replaces the masked scores.
@@ -126,12 +204,15 @@ impl<R: Real> Scores<R> {
             // Up to the rounding of an exponent that was folded into an fma.
             return R::approx(1.0, 2.0 * pow2(-R::BITS));
         }
-        self.scaled[i].sub(self.scaled[j]).exp()
+        self.exponent.exp(self.scaled[i].sub(self.scaled[j]))
     }
 
     /// e^(score - score `top`) over a range. A common shift of all scores cancels in the softmax, so
     /// the error of the maximum is charged to the other terms.
     fn exponentials(&self, range: std::ops::Range<usize>, top: usize) -> Vec<R> {
+        if self.exponent == Exponent::NotShifted {
+            return range.map(|i| in_f32_range(self.scaled[i].exp())).collect();
+        }
         range.map(|i| self.exp_difference(i, top)).collect()
     }
 
@@ -168,7 +249,8 @@ fn rounded_probs<R: Real>(
     if params.normalise_first || policy.is_identity_at("probs") {
         return weights;
     }
-    let Some(block) = params.probs_block else {
+    let shifted = params.exponent != Exponent::NotShifted;
+    let Some(block) = params.probs_block.filter(|_| shifted) else {
         policy.apply("probs", &mut weights);
         return weights;
     };

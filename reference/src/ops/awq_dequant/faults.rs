@@ -1,11 +1,11 @@
 //! The catalogue of AWQ dequantisation faults.
 
-use super::{AwqDequant, Group, Order, PER_WORD, Packing, ZeroPoint};
-use crate::ops::{Fault, Setup, Tensors, store_faults};
+use super::{AwqDequant, Group, Order, PER_WORD, Packing, Params, ZeroPoint};
+use crate::ops::{Fault, Setup, Tensors, slip, store_faults};
 
 type S = Setup<AwqDequant>;
 
-pub(super) fn catalogue(tensors: &Tensors) -> Vec<Fault<AwqDequant>> {
+pub(super) fn catalogue(params: &Params, tensors: &Tensors) -> Vec<Fault<AwqDequant>> {
     let mut faults = order_faults();
     let rows = tensors.get("qweight").map_or(0, |q| q.shape()[0]);
     if rows.is_multiple_of(PER_WORD) {
@@ -50,6 +50,19 @@ pub(super) fn catalogue(tensors: &Tensors) -> Vec<Fault<AwqDequant>> {
             s.params.negated = true;
         },
     ));
+    if let Some(scales) = tensors.get("scales") {
+        let layer = slip::Packed {
+            k: rows,
+            n: scales.cols(),
+            group_size: params.group_size,
+            indexed: false,
+            zeros: Some(PER_WORD),
+            groups: scales.shape()[0],
+        };
+        let set = |s: &mut S, slip| s.params.slip = slip;
+        faults.extend(slip::faults(layer, set));
+        faults.extend(slip::zero_faults(layer, set));
+    }
     faults.extend(store_faults(["A1D8", "A1D9"]));
     faults
 }

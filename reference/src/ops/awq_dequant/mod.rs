@@ -16,6 +16,7 @@ mod faults;
 use serde::{Deserialize, Serialize};
 
 use super::packed::{self, Nibbles, Reading};
+use super::slip::Slip;
 use super::{
     ArgSpec, Fault, Inputs, Knob, Op, Out, OutSpec, Residual, Setup, Tensors, Tile, gain_faults,
     need,
@@ -116,6 +117,9 @@ pub struct Params {
     /// (z - q) * s: a fault.
     #[serde(default)]
     pub negated: bool,
+    /// A single slip.
+    #[serde(default)]
+    pub slip: Slip,
 }
 
 impl Params {
@@ -129,6 +133,7 @@ impl Params {
             zero_order: Order::Interleaved,
             packing: Packing::AlongN,
             negated: false,
+            slip: Slip::None,
         }
     }
 }
@@ -182,6 +187,7 @@ impl Op for AwqDequant {
         let rows_only = Tile { rows: tile.rows.clone(), cols: None };
         Out::by_rows(&rows_only, k, |row| {
             let own = packed::group_of(row, k, params.group_size, groups);
+            let own = params.slip.group(own, k, params.group_size);
             let next = (own + 1).min(groups - 1);
             let scale_group = if params.group == Group::Next { next } else { own };
             let zero_group = if params.group == Group::NextZero { next } else { scale_group };
@@ -196,11 +202,14 @@ impl Op for AwqDequant {
                     ZeroPoint::Symmetric => 1 << (BITS - 1),
                     zero => {
                         let word = |w: usize| qzeros.int(zero_group * words + w);
-                        params.zero_order.value(c, word) + i64::from(zero == ZeroPoint::PlusOne)
+                        let column = params.slip.zero_column(c, n, PER_WORD);
+                        params.zero_order.value(column, word)
+                            + i64::from(zero == ZeroPoint::PlusOne)
                     }
                 };
-                let d = if params.negated { z - q } else { q - z };
-                *w = R::lift(d as f64).mul(*w);
+                let q = params.slip.value(q, [row, c], [k, n]);
+                let z = params.slip.zero(z, [zero_group, c], [groups, n]);
+                *w = params.slip.weight([q, z], *w, params.negated, policy);
             }
             policy.apply("weight", &mut s);
             policy.apply("output", &mut s);
@@ -219,8 +228,8 @@ impl Op for AwqDequant {
         ]
     }
 
-    fn faults(_params: &Params, tensors: &Tensors) -> Vec<Fault<Self>> {
-        faults::catalogue(tensors)
+    fn faults(params: &Params, tensors: &Tensors) -> Vec<Fault<Self>> {
+        faults::catalogue(params, tensors)
     }
 
     fn propose(_params: &Params, residual: &Residual<'_>) -> Vec<Fault<Self>> {

@@ -1,7 +1,7 @@
 //! The catalogue of faults in dequantising compressed-tensors' weights.
 
 use super::{CtDequant, Group, Nibbles, Packing, Params, Sign, Straddle, packed};
-use crate::ops::{Fault, Setup, Tensors, store_faults};
+use crate::ops::{Fault, Setup, Tensors, slip, store_faults};
 
 type S = Setup<CtDequant>;
 
@@ -48,6 +48,18 @@ pub(super) fn catalogue(params: &Params, tensors: &Tensors) -> Vec<Fault<CtDequa
             s.params.negated = true;
         },
     ));
+    let shape = tensors.get("weight_shape").filter(|s| s.len() == 2);
+    if let Some([n, k]) = shape.map(|s| [0, 1].map(|i| s.get_i64(i) as usize)) {
+        let layer = slip::Packed {
+            k,
+            n,
+            group_size: params.group_size,
+            indexed: tensors.contains_key("weight_g_idx"),
+            zeros: asymmetric.then(|| packed::per_run(params.bits)),
+            groups,
+        };
+        faults.extend(slip::faults(layer, |s: &mut S, slip| s.params.slip = slip));
+    }
     faults.extend(store_faults(["A1EC", "A1ED"]));
     faults
 }

@@ -20,6 +20,7 @@ mod faults;
 use serde::{Deserialize, Serialize};
 
 use super::packed::{self, Group, Nibbles, Packing, Reading, Straddle};
+use super::slip::Slip;
 use super::{
     ArgSpec, Fault, Inputs, Knob, Op, Out, OutSpec, Residual, Setup, Tensors, Tile, gain_faults,
     need,
@@ -93,6 +94,9 @@ pub struct Params {
     /// (z - q) * s: a fault.
     #[serde(default)]
     pub negated: bool,
+    /// A single slip.
+    #[serde(default)]
+    pub slip: Slip,
 }
 
 impl Params {
@@ -112,6 +116,7 @@ impl Params {
             packing: Packing::AlongK,
             scale_transposed: false,
             negated: false,
+            slip: Slip::None,
         }
     }
 }
@@ -185,9 +190,12 @@ impl Op for CtDequant {
         let cols = tile.cols_of(k);
         let rows_only = Tile { rows: tile.rows.clone(), cols: None };
         Out::by_rows(&rows_only, n, |row| {
-            let own = |c: usize| match g_idx {
-                Some(g) => g.int(c) as usize,
-                None => packed::group_of(c, k, params.group_size, groups),
+            let own = |c: usize| {
+                let own = match g_idx {
+                    Some(g) => g.int(c) as usize,
+                    None => packed::group_of(c, k, params.group_size, groups),
+                };
+                params.slip.group(own, k, params.group_size)
             };
             let next = |g: usize| (g + 1).min(groups - 1);
             let scale_group = |c: usize| match params.group {
@@ -209,13 +217,13 @@ impl Op for CtDequant {
                     Packing::AlongK => reading.value(c, |w| weight.int(row * row_words + w)),
                     Packing::AlongN => reading.value(row, |w| weight.int(w * k + c)),
                 };
+                let field = params.slip.value(field, [c, row], [k, n]);
                 let q = params.sign.signed(field, bits);
                 let z = zeros.map_or(0, |z| {
                     let word = |w: usize| z.int(w * groups + zero_group(c));
                     params.zero_sign.signed(zero_reading.value(row, word), bits)
                 });
-                let d = if params.negated { z - q } else { q - z };
-                *w = R::lift(d as f64).mul(*w);
+                *w = params.slip.weight([q, z], *w, params.negated, policy);
             }
             policy.apply("weight", &mut s);
             policy.apply("output", &mut s);

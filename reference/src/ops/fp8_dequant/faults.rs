@@ -28,6 +28,18 @@ pub(super) fn catalogue(params: &Params, tensors: &Tensors) -> Vec<Fault<Fp8Dequ
             "the bytes are read as e4m3fnuz, so that each value is half of what it is",
             Codes::E4m3Fnuz,
         ),
+        (
+            "A240",
+            "code_subnormals_flushed",
+            "codes of subnormal numbers, below 2^-6, are read as 0",
+            Codes::Flushed,
+        ),
+        (
+            "A241",
+            "saturated_at_240",
+            "values above 240 become 240, the largest of e4m3fnuz",
+            Codes::Saturated,
+        ),
     ] {
         let edit = move |s: &mut S| s.params.codes = codes;
         faults.push(Fault::new(code, slug, detail, edit));
@@ -52,6 +64,14 @@ fn lookup_faults(params: &Params, tensors: &Tensors) -> Vec<Fault<Fp8Dequant>> {
         if blocks > 1 {
             let detail = format!("the scale of the next block along {axis} is used");
             push("A1F0", "scale_block_off_by_one", detail, lookup, axis);
+        }
+    }
+    let sizes = tensors.get("weight").map_or([0, 0], |w| [w.rows(), w.cols()]);
+    for (axis, lookup, name) in [(0, Lookup::PartialRow, "N"), (1, Lookup::PartialColumn, "K")] {
+        let block = params.block[axis].max(1);
+        if [rows, columns][axis] > 1 && sizes[axis] % block != 0 {
+            let detail = format!("the last block along {name} has the scale of the one before");
+            push("A23B", "partial_group_scale", detail, lookup, name);
         }
     }
     if rows > 1 && columns > 1 {

@@ -39,7 +39,14 @@ pub enum Codes {
     E4m3Fnuz,
     /// e5m2: a fault.
     E5m2,
+    /// e4m3fn with subnormal numbers read as 0: a fault.
+    Flushed,
+    /// e4m3fn cut to what e4m3fnuz can hold, 240: a fault.
+    Saturated,
 }
+
+/// The largest value of e4m3fnuz.
+const FNUZ_LARGEST: f64 = 240.0;
 
 impl Codes {
     fn value<R: Real>(self, weight: &Arg<'_, R>, i: usize) -> R {
@@ -55,8 +62,12 @@ impl Codes {
         R::lift(match self {
             Codes::NanAs480 if is_nan => 480.0 * sign,
             Codes::E4m3 | Codes::NanAs480 => e4m3::decode(code),
+            Codes::Flushed if code & 0x78 == 0 => 0.0 * sign,
+            Codes::Flushed => e4m3::decode(code),
+            Codes::Saturated if is_nan => f64::NAN,
+            Codes::Saturated => e4m3::decode(code).clamp(-FNUZ_LARGEST, FNUZ_LARGEST),
             Codes::E4m3Fnuz if code == 0x80 => f64::NAN,
-            Codes::E4m3Fnuz if is_nan => 240.0 * sign,
+            Codes::E4m3Fnuz if is_nan => FNUZ_LARGEST * sign,
             Codes::E4m3Fnuz => e4m3::decode(code) / 2.0,
             Codes::E5m2 => e5m2(code),
         })
@@ -90,6 +101,10 @@ pub enum Lookup {
     Transposed,
     /// Blocks of half the size, clamped to the last: a fault.
     HalfBlock,
+    /// In a last block along N that is not full, that of the block before: a fault.
+    PartialRow,
+    /// The same along K: a fault.
+    PartialColumn,
 }
 
 /// What is done with the scale.
@@ -140,6 +155,8 @@ impl Params {
             Lookup::NextRow => r += 1,
             Lookup::NextColumn => c += 1,
             Lookup::Transposed => return c * rows + r,
+            Lookup::PartialRow => r = r.min(rows.saturating_sub(2)),
+            Lookup::PartialColumn => c = c.min(columns.saturating_sub(2)),
             Lookup::Block | Lookup::HalfBlock => {}
         }
         r.min(rows - 1) * columns + c.min(columns - 1)

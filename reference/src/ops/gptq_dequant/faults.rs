@@ -3,7 +3,7 @@
 use super::{
     Format, GptqDequant, Group, Nibbles, Packing, Params, Straddle, Wrap, ZeroPoint, packed,
 };
-use crate::ops::{Fault, Setup, Tensors, store_faults};
+use crate::ops::{Fault, Setup, Tensors, slip, store_faults};
 
 type S = Setup<GptqDequant>;
 
@@ -81,8 +81,26 @@ pub(super) fn catalogue(params: &Params, tensors: &Tensors) -> Vec<Fault<GptqDeq
             s.params.negated = true;
         },
     ));
+    if let Some(layer) = layer(params, tensors) {
+        let set = |s: &mut S, slip| s.params.slip = slip;
+        faults.extend(slip::faults(layer, set));
+        faults.extend(slip::zero_faults(layer, set));
+        faults.extend(slip::stride_fault(layer, set));
+    }
     faults.extend(store_faults(["A1AB", "A1AD"]));
     faults
+}
+
+fn layer(params: &Params, tensors: &Tensors) -> Option<slip::Packed> {
+    let (qweight, scales) = (tensors.get("qweight")?, tensors.get("scales")?);
+    Some(slip::Packed {
+        k: packed::values(qweight.shape()[0], params.bits)?,
+        n: scales.cols(),
+        group_size: params.group_size,
+        indexed: tensors.contains_key("g_idx"),
+        zeros: Some(packed::per_run(params.bits)),
+        groups: scales.shape()[0],
+    })
 }
 
 /// Words that are taken apart wrongly.

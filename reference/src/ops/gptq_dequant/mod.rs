@@ -23,6 +23,7 @@ use serde::{Deserialize, Serialize};
 
 use super::packed::{self, Group, Packing, Reading};
 pub use super::packed::{Nibbles, Straddle};
+use super::slip::Slip;
 use super::{
     ArgSpec, Fault, Inputs, Knob, Op, Out, OutSpec, Residual, Setup, Tensors, Tile, gain_faults,
     need,
@@ -113,6 +114,9 @@ pub struct Params {
     /// (z - q) * s: a fault.
     #[serde(default)]
     pub negated: bool,
+    /// A single slip.
+    #[serde(default)]
+    pub slip: Slip,
 }
 
 fn four() -> u32 {
@@ -136,6 +140,7 @@ impl Params {
             zero_straddle: Straddle::Joined,
             misread_bits: None,
             negated: false,
+            slip: Slip::None,
         }
     }
 
@@ -244,19 +249,24 @@ impl Op for GptqDequant {
         Out::by_rows(&rows_only, k, |row| {
             let in_sequence = || packed::group_of(row, k, params.group_size, groups);
             let own = g_idx.map_or_else(in_sequence, |g| g.int(row) as usize);
+            let own = params.slip.group(own, k, params.group_size);
             let next = (own + 1).min(groups - 1);
             let scale_group = if params.group == Group::Next { next } else { own };
             let zero_group = if params.group == Group::NextZero { next } else { scale_group };
-            let mut s: Vec<R> = cols.iter().map(|&c| scales.at(scale_group * n + c)).collect();
+            let scale_at =
+                |&c: &usize| scales.at(scale_group * n + params.slip.scale_column(c, row, n));
+            let mut s: Vec<R> = cols.iter().map(scale_at).collect();
             policy.apply("scale", &mut s);
             for (w, &c) in s.iter_mut().zip(&cols) {
                 let q = match params.packing {
                     Packing::AlongK => weights.value(row, |w| qweight.int(w * n + c)),
                     Packing::AlongN => weights.value(c, |w| qweight.int(row * row_words + w)),
                 };
-                let z = params.zero_point(c, |w| qzeros.int(zero_group * row_words + w));
-                let d = if params.negated { z - q } else { q - z };
-                *w = R::lift(d as f64).mul(*w);
+                let column = params.slip.zero_column(c, n, packed::per_run(params.bits));
+                let z = params.zero_point(column, |w| qzeros.int(zero_group * row_words + w));
+                let q = params.slip.value(q, [row, c], [k, n]);
+                let z = params.slip.zero(z, [zero_group, c], [groups, n]);
+                *w = params.slip.weight([q, z], *w, params.negated, policy);
             }
             policy.apply("weight", &mut s);
             policy.apply("output", &mut s);

@@ -1,16 +1,17 @@
 //! The catalogue of matmul faults.
 
-use super::{Bias, Layout, Matmul};
-use crate::dtype::Dtype;
-use crate::ops::{Fault, Setup, store_faults};
+use super::{Bias, Layout, Matmul, Params};
+use crate::dtype::{Dtype, Rounding};
+use crate::ops::{Fault, Setup, store_faults, via_f16_fault};
 use crate::policy::{Accumulator, At, Order, Transform};
+use crate::tensor::Tensor;
 
-/// The faults of a product over `k` terms into `n` columns.
+/// The faults of a product of x over `k` terms into `n` columns.
 pub(in crate::ops) fn catalogue(
-    k: usize,
-    n: usize,
+    params: &Params,
+    [k, n]: [usize; 2],
+    x: &Tensor,
     bias: bool,
-    layout: Layout,
 ) -> Vec<Fault<Matmul>> {
     let mut faults = range_faults(k);
     faults.extend(accumulator_faults(k));
@@ -30,7 +31,7 @@ pub(in crate::ops) fn catalogue(
             ));
         }
     }
-    if n > 1 && k > 1 && layout == Layout::OutIn {
+    if n > 1 && k > 1 && params.layout == Layout::OutIn {
         faults.push(Fault::new(
             "A114",
             "weight_transposed",
@@ -38,7 +39,70 @@ pub(in crate::ops) fn catalogue(
             |s: &mut Setup<Matmul>| s.params.layout = Layout::Misread,
         ));
     }
+    if bias && params.row_parallel {
+        faults.extend(bias_by_rank());
+    }
+    faults.extend(factor_faults(params, n, bias));
+    faults.extend(part_faults(params, k));
+    if x.dtype() == Dtype::F16 {
+        faults.extend(input_faults());
+    }
     faults.extend(store_faults(["A111", "A11C"]));
+    faults.extend(via_f16_fault(Some(x)));
+    faults
+}
+
+/// A factor that is not applied where something else is added.
+fn factor_faults(params: &Params, n: usize, bias: bool) -> Vec<Fault<Matmul>> {
+    let mut faults = Vec::new();
+    if params.alpha == 1.0 || !bias {
+        return faults;
+    }
+    for until in [0, 64, 128, 256] {
+        if until < n {
+            let place = match until {
+                0 => "everywhere".to_owned(),
+                until => format!("beyond {until} columns"),
+            };
+            let detail = format!("the factor alpha, {}, is missing {place}", params.alpha);
+            let edit = move |s: &mut Setup<Matmul>| s.params.alpha_until = Some(until);
+            faults.push(Fault::new("A234", "alpha_ignored", detail, edit).keyed(place));
+        }
+    }
+    faults
+}
+
+/// Partial sums that are stored before they are added. Over the ranks of a split model they are right.
+fn part_faults(params: &Params, k: usize) -> Vec<Fault<Matmul>> {
+    let stored = |parts: usize| {
+        let detail = format!("the sums of {parts} parts of K are stored before they are added");
+        let edit = move |s: &mut Setup<Matmul>| s.params.ranks = parts;
+        Fault::new("A235", "split_k_stored", detail, edit).keyed(format!("{parts}"))
+    };
+    let some = [2, 4, 8].into_iter().filter(|parts| !params.row_parallel && *parts <= k);
+    some.map(stored).collect()
+}
+
+/// Inputs in f16 of which a kernel sees less.
+fn input_faults() -> Vec<Fault<Matmul>> {
+    let read = |rounding: Rounding| {
+        move |s: &mut Setup<Matmul>| {
+            for point in ["x", "weight"] {
+                s.policy.at(point, Transform::Round(rounding));
+            }
+        }
+    };
+    let mut faults = Vec::new();
+    for (rounding, key) in [
+        (Rounding::nearest(Dtype::Bf16), "nearest"),
+        (Rounding::toward_zero(Dtype::Bf16), "toward zero"),
+    ] {
+        let detail = format!("x and weight are converted from f16 to bf16, {key}");
+        faults.push(Fault::new("A232", "inputs_via_bf16", detail, read(rounding)).keyed(key));
+    }
+    let flushed = Rounding { flush: true, ..Rounding::nearest(Dtype::F16) };
+    let detail = "subnormal numbers of x and weight, below 2^-14, are read as 0";
+    faults.push(Fault::new("A233", "subnormals_flushed", detail, read(flushed)));
     faults
 }
 
@@ -143,7 +207,7 @@ fn accumulator_faults(k: usize) -> Vec<Fault<Matmul>> {
 }
 
 /// The bias of a row-parallel layer, added by every rank instead of one.
-pub(in crate::ops) fn bias_by_rank() -> Vec<Fault<Matmul>> {
+fn bias_by_rank() -> Vec<Fault<Matmul>> {
     let times = |n: usize| {
         let detail = format!("each of {n} ranks adds the bias: it counts {n} times");
         let edit = move |s: &mut Setup<Matmul>| s.params.bias = Bias::Times(n);

@@ -2,7 +2,9 @@
 //!
 //! Shapes: x [..., K], weight [N, K] (torch's Linear layout), bias \[N\] or absent; output [..., N].
 //! Products of bf16 are exact in f32; the sum accumulates in f32 in any order.
-//! Points: `x` (a row of x before the products), `accumulated` (the sum before the bias), `output`.
+//! With `alpha` the sum is multiplied by it before the bias, as BLAS' gemm does with beta = 1.
+//! Points: `x` and `weight` (a row of each before the products), `accumulated` (the sum before the bias),
+//! `output`.
 //! Conventions: the bias joins the f32 accumulator (one rounding), or is added to the stored product
 //! (two roundings, as an eager framework without a fused epilogue does). A row-parallel layer of a
 //! model split over n ranks may be the sum of n stored partial products, the bias in rank 0's
@@ -53,7 +55,7 @@ pub enum Bias {
 }
 
 /// Semantic knobs; shapes come from the tensors.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Params {
     /// Memory layout of the weight.
@@ -66,6 +68,45 @@ pub struct Params {
     pub ranks: usize,
     /// Whether the sum over ranks is stored after each rank.
     pub ranks_stored: bool,
+    /// Factor of the sum, before the bias.
+    #[serde(skip_serializing_if = "is_one")]
+    pub alpha: f64,
+    /// The first column that lacks the factor: a fault.
+    pub alpha_until: Option<usize>,
+}
+
+fn is_one(x: &f64) -> bool {
+    *x == 1.0
+}
+
+impl Default for Params {
+    fn default() -> Self {
+        Params {
+            layout: Layout::OutIn,
+            bias: Bias::ByColumn,
+            row_parallel: false,
+            ranks: 0,
+            ranks_stored: false,
+            alpha: 1.0,
+            alpha_until: None,
+        }
+    }
+}
+
+impl Params {
+    /// Whether something depends on the number of a column, so that a part of the columns cannot stand
+    /// for itself.
+    pub(super) fn by_column(&self) -> bool {
+        self.layout == Layout::Misread
+            || self.bias == Bias::ByRow
+            || self.alpha_until.is_some_and(|until| until > 0)
+    }
+
+    /// The sum of column `c` times alpha.
+    fn scaled<R: Real>(&self, sum: R, c: usize) -> R {
+        let ignored = self.alpha_until.is_some_and(|until| c >= until);
+        if self.alpha == 1.0 || ignored { sum } else { sum.mul(R::constant(self.alpha)) }
+    }
 }
 
 /// The op.
@@ -83,8 +124,8 @@ fn dims(params: &Params, x: &[usize], w: &[usize]) -> (usize, usize, usize) {
 /// The sum over ranks of their stored partial products, each over a contiguous part of the reduction.
 /// A bias that all of these ranks add is stored with each part, as they would.
 fn over_ranks<R: Real>(
-    x: &[R],
-    weight: &[R],
+    (x, weight): (&[R], &[R]),
+    c: usize,
     params: &Params,
     policy: &Policy,
     with_bias: impl Fn(R) -> R,
@@ -92,7 +133,7 @@ fn over_ranks<R: Real>(
     let store = |y: R| y.round(policy.output, policy.lambda);
     let part = x.len().div_ceil(params.ranks).max(1);
     let mut parts = x.chunks(part).zip(weight.chunks(part)).enumerate().map(|(rank, (x, w))| {
-        let y = R::dot(x, w, 0, &policy.acc);
+        let y = params.scaled(R::dot(x, w, 0, &policy.acc), c);
         let biased = rank == 0 || params.bias == Bias::Times(params.ranks);
         store(if biased { with_bias(y) } else { policy.apply_one("accumulated", y) })
     });
@@ -109,7 +150,7 @@ impl Op for Matmul {
         ArgSpec::new("weight", "[N, K] weights"),
         ArgSpec::optional("bias", "[N]"),
     ];
-    const POINTS: &'static [&'static str] = &["x", "accumulated", "output"];
+    const POINTS: &'static [&'static str] = &["x", "weight", "accumulated", "output"];
     type Params = Params;
 
     fn check(params: &Params, tensors: &Tensors) -> Result<Vec<OutSpec>> {
@@ -123,6 +164,9 @@ impl Op for Matmul {
                 "weight",
                 format!("must have {k} in dimension {reduced} of two, has shape {:?}", w.shape()),
             ));
+        }
+        if !params.alpha.is_finite() {
+            return Err(Error::arg(Self::NAME, "alpha", format!("is {}", params.alpha)));
         }
         let n = w.shape()[1 - reduced];
         if let Some(b) = tensors.get("bias") {
@@ -163,10 +207,11 @@ impl Op for Matmul {
             .par_iter()
             .map(|&c| {
                 let _env = DefaultEnv::enter();
-                let weight = match params.layout {
+                let mut weight: Vec<R> = match params.layout {
                     Layout::OutIn => w.row(c),
                     Layout::InOut | Layout::Misread => (0..k).map(|i| w.at(i * n + c)).collect(),
                 };
+                policy.apply("weight", &mut weight);
                 let one = |(row, &r): (&Vec<R>, &usize)| {
                     let with_bias = |sum: R| {
                         let sum = policy.apply_one("accumulated", sum);
@@ -180,9 +225,9 @@ impl Op for Matmul {
                         }
                     };
                     if params.ranks < 2 {
-                        return with_bias(R::dot(row, &weight, 0, &policy.acc));
+                        return with_bias(params.scaled(R::dot(row, &weight, 0, &policy.acc), c));
                     }
-                    over_ranks(row, &weight, params, policy, with_bias)
+                    over_ranks((row, &weight), c, params, policy, with_bias)
                 };
                 xs.iter().zip(&rows).map(one).collect()
             })
@@ -224,11 +269,7 @@ impl Op for Matmul {
             return Vec::new();
         };
         let (_, k, n) = dims(params, x.shape(), w.shape());
-        let mut faults = faults::catalogue(k, n, tensors.contains_key("bias"), params.layout);
-        if params.row_parallel && tensors.contains_key("bias") {
-            faults.extend(faults::bias_by_rank());
-        }
-        faults
+        faults::catalogue(params, [k, n], x, tensors.contains_key("bias"))
     }
 
     fn propose(_params: &Params, residual: &Residual<'_>) -> Vec<Fault<Self>> {

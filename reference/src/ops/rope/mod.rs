@@ -14,6 +14,7 @@
 //!
 //! Source: <https://arxiv.org/abs/2104.09864>
 
+mod faults;
 mod scaling;
 
 use serde::{Deserialize, Serialize};
@@ -22,13 +23,12 @@ use self::scaling::{Frequency, frequencies};
 pub use self::scaling::{Scaling, Yarn, mscale};
 use super::{
     ArgSpec, Fault, Inputs, Knob, Op, Out, OutSpec, Residual, Setup, Tensors, Tile, gain_faults,
-    need, store_faults,
+    need,
 };
 use crate::arith::{Real, math};
 use crate::dtype::{Dtype, Rounding};
 use crate::error::{Error, Result};
 use crate::policy::Policy;
-use crate::tensor::Tensor;
 
 /// Which elements form a rotated pair.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -52,6 +52,36 @@ pub enum Angle {
     F64,
     /// inv_freq and position rounded to bf16: a fault.
     Bf16,
+    /// inv_freq alone rounded to bf16: a fault.
+    FrequencyBf16,
+    /// The position alone rounded to bf16: a fault.
+    PositionBf16,
+}
+
+/// Which position a token is rotated by.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Place {
+    /// Its own.
+    #[default]
+    Own,
+    /// That of the call's first token: a fault.
+    First,
+    /// Its own modulo the length of a table that is too short: a fault.
+    Modulo(i64),
+}
+
+/// The rotation of the pairs from i = D/4 on, whose angles are small.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Upper {
+    /// As all others.
+    #[default]
+    Right,
+    /// By minus the angle: a fault.
+    Inverse,
+    /// Not at all: a fault.
+    Still,
 }
 
 /// Semantic knobs.
@@ -87,6 +117,12 @@ pub struct Params {
     /// Rotation by minus the angle: a fault.
     #[serde(default)]
     pub inverse: bool,
+    /// Position lookup.
+    #[serde(default)]
+    pub place: Place,
+    /// Rotation of the upper half of the pairs.
+    #[serde(default)]
+    pub upper: Upper,
 }
 
 fn once() -> u32 {
@@ -107,6 +143,8 @@ impl Params {
             offset: 0,
             times: 1,
             inverse: false,
+            place: Place::Own,
+            upper: Upper::Right,
         }
     }
 
@@ -142,7 +180,7 @@ fn table<R: Real>(
     // would look like a lean.
     let once = match params.angle {
         Angle::F64 => params.scaling.attention_factor(),
-        Angle::F32 | Angle::Bf16 => f32_.round(params.scaling.attention_factor()),
+        _ => f32_.round(params.scaling.attention_factor()),
     };
     let factor = (0..params.attention_factor_power).fold(1.0, |f, _| f * once);
     let table_u =
@@ -151,21 +189,27 @@ fn table<R: Real>(
     let factor_error = if factor == 1.0 { 0.0 } else { 2.0 * table_u };
     let (mut cos, mut sin) =
         (Vec::with_capacity(frequencies.len()), Vec::with_capacity(frequencies.len()));
-    for f in frequencies {
+    let bf = Rounding::nearest(Dtype::Bf16);
+    let p = if params.angle == Angle::PositionBf16 { bf.round(p) } else { p };
+    for (i, f) in frequencies.iter().enumerate() {
         let inv = f.value;
         // The radius of the angle: libraries' f32 powers differ by an ulp or two.
         let (angle, radius) = match params.angle {
             Angle::F64 => (p * inv, p.abs() * (f.error + 5.0 * inv) * u64),
-            Angle::F32 => {
+            Angle::F32 | Angle::PositionBf16 => {
                 let inv32 = f32_.round(inv);
                 let a = f32_.round(p * inv32);
                 let product = if a == p * inv32 { 0.0 } else { u * a.abs() };
                 (a, p.abs() * f.error * u + product)
             }
-            Angle::Bf16 => {
-                let bf = Rounding::nearest(Dtype::Bf16);
-                (bf.round(f32_.round(bf.round(p) * bf.round(inv))), 0.0)
-            }
+            Angle::FrequencyBf16 => (f32_.round(p * bf.round(inv)), 0.0),
+            Angle::Bf16 => (bf.round(f32_.round(bf.round(p) * bf.round(inv))), 0.0),
+        };
+        let upper = if i >= frequencies.len().div_ceil(2) { params.upper } else { Upper::Right };
+        let (angle, radius) = match upper {
+            Upper::Still => (0.0, 0.0),
+            Upper::Inverse => (-angle, radius),
+            Upper::Right => (angle, radius),
         };
         let angle = if params.inverse { -angle } else { angle };
         let value = |v: f64| {
@@ -247,8 +291,13 @@ impl Op for Rope {
         let &[t, heads, d] = x.shape() else { unreachable!("checked") };
         let largest = (0..t).map(|i| positions.int(i)).max().unwrap_or(0).max(0);
         let frequencies = params.frequencies(d, largest as usize + 1);
+        let place = |i: usize| match params.place {
+            Place::Own => positions.int(i),
+            Place::First => positions.int(0),
+            Place::Modulo(length) => positions.int(i).rem_euclid(length),
+        };
         let tables: Vec<_> =
-            (0..t).map(|i| table::<R>(params, positions.int(i), &frequencies, policy)).collect();
+            (0..t).map(|i| table::<R>(params, place(i), &frequencies, policy)).collect();
         Out::by_rows(tile, t * heads, |r| {
             let (cos, sin) = &tables[r / heads];
             let mut row = x.row(r);
@@ -283,128 +332,10 @@ impl Op for Rope {
     }
 
     fn faults(params: &Params, tensors: &Tensors) -> Vec<Fault<Self>> {
-        let mut faults = Vec::new();
-        for theta in [1e3, 1e4, 1e5, 5e5, 1e6, 5e6, 1e7] {
-            if theta != params.theta {
-                faults.push(
-                    Fault::new(
-                        "A130",
-                        "wrong_theta",
-                        format!("theta is {theta} instead of {}", params.theta),
-                        move |s: &mut Setup<Self>| s.params.theta = theta,
-                    )
-                    .keyed(format!("{theta:e}")),
-                );
-            }
-        }
-        faults.push(Fault::new(
-            "A131",
-            "pairing_adjacent",
-            "elements (2i, 2i + 1) are rotated instead of (i, i + D/2)",
-            |s: &mut Setup<Self>| s.params.pairing = Pairing::Adjacent,
-        ));
-        let first = tensors.get("positions").filter(|p| !p.is_empty()).map_or(0, |p| p.get_i64(0));
-        for offset in [1, -1, -first] {
-            if offset != 0 && (offset.abs() == 1 || first > 1) {
-                faults.push(
-                    Fault::new(
-                        "A132",
-                        "position_offset",
-                        format!("positions are shifted by {offset}"),
-                        move |s: &mut Setup<Self>| s.params.offset = offset,
-                    )
-                    .keyed(format!("by {offset}")),
-                );
-            }
-        }
-        for (times, slug, code, detail) in [
-            (0, "skipped", "A133", "the rotation is left out"),
-            (2, "applied_twice", "A134", "the rotation is applied twice"),
-        ] {
-            faults.push(Fault::new(code, slug, detail, move |s: &mut Setup<Self>| {
-                s.params.times = times;
-            }));
-        }
-        faults.push(Fault::new(
-            "A135",
-            "inverse",
-            "the rotation goes by minus the angle",
-            |s: &mut Setup<Self>| {
-                s.params.inverse = true;
-            },
-        ));
-        faults.push(Fault::new(
-            "A136",
-            "angle_bf16",
-            "inverse frequency and position are rounded to bf16 before their product",
-            |s: &mut Setup<Self>| s.params.angle = Angle::Bf16,
-        ));
-        faults.extend(scaling_faults(params, tensors));
-        faults.extend(store_faults(["A137", "A139"]));
-        faults
+        faults::catalogue(params, tensors)
     }
 
     fn propose(_params: &Params, residual: &Residual<'_>) -> Vec<Fault<Self>> {
         gain_faults("A138", residual)
     }
-}
-
-/// The frequencies of a case's call.
-fn of_case(params: &Params, tensors: &Tensors) -> Vec<f64> {
-    let d = tensors.get("x").map_or(0, Tensor::cols);
-    let largest = tensors.get("positions").and_then(|p| (0..p.len()).map(|i| p.get_i64(i)).max());
-    let seq_len = largest.unwrap_or(0).max(0) as usize + 1;
-    params.frequencies(d, seq_len).into_iter().map(|f| f.value).collect()
-}
-
-/// What is got wrong about a scaling, as far as it changes the case.
-fn scaling_faults(params: &Params, tensors: &Tensors) -> Vec<Fault<Rope>> {
-    let right = of_case(params, tensors);
-    let factor = params.scaling.attention_factor();
-    let mut faults = Vec::new();
-    let mut fault = |code, slug, detail: String, edit: fn(&mut Params)| {
-        let mut wrong = params.clone();
-        edit(&mut wrong);
-        let power = |p: &Params| (p.scaling.attention_factor(), p.attention_factor_power);
-        if of_case(&wrong, tensors) == right && (factor == 1.0 || power(&wrong) == power(params)) {
-            return;
-        }
-        let edit = move |s: &mut Setup<Rope>| edit(&mut s.params);
-        faults.push(Fault::new(code, slug, detail, edit));
-    };
-    if params.scaling == Scaling::Default {
-        return faults;
-    }
-    fault("A13A", "scaling_ignored", "the frequencies are those of no scaling".into(), |p| {
-        p.scaling = Scaling::Default;
-    });
-    fault(
-        "A13B",
-        "attention_factor_ignored",
-        format!("cos and sin are not multiplied by the attention factor {factor}"),
-        |p| p.attention_factor_power = 0,
-    );
-    fault(
-        "A13C",
-        "attention_factor_squared",
-        format!("cos and sin are multiplied by the attention factor {factor} twice"),
-        |p| p.attention_factor_power = 2,
-    );
-    fault(
-        "A13D",
-        "yarn_as_linear",
-        "all frequencies are divided by the factor: YaRN's ramp is missing".into(),
-        |p| p.ramp_missing = matches!(p.scaling, Scaling::Yarn(_)),
-    );
-    fault(
-        "A13E",
-        "yarn_ramp_not_truncated",
-        "the ends of YaRN's ramp are not rounded to whole dimensions".into(),
-        |p| {
-            if let Scaling::Yarn(yarn) = &mut p.scaling {
-                yarn.truncate = false;
-            }
-        },
-    );
-    faults
 }

@@ -72,6 +72,7 @@ pub(super) fn read(object: &Object, accepted: &Config) -> Option<Config> {
         rope_theta: theta,
         rope_scaling,
         windows: windows(object, layers)?,
+        idle_window: idle_window(object),
         moe: match architecture {
             Architecture::Qwen3Moe => Some(moe(object, layers)?),
             _ => None,
@@ -117,6 +118,12 @@ fn windows(object: &Object, layers: usize) -> Option<Vec<Option<usize>>> {
         None => Some(i >= count(object, "max_window_layers")?),
     };
     (0..layers).map(|i| Some(if slides(i)? { Some(size) } else { None })).collect()
+}
+
+/// A size that is set while the switch is set to off.
+fn idle_window(object: &Object) -> Option<usize> {
+    let off = given(object, "use_sliding_window").is_some_and(|v| *v == Value::Bool(false));
+    if off { count(object, "sliding_window").filter(|&n| n > 0) } else { None }
 }
 
 fn moe(object: &Object, layers: usize) -> Option<Moe> {

@@ -1,10 +1,12 @@
 //! `assay list`.
 
+mod variants;
+
 use assay_reference::ops::{self, Op, Visitor};
 use assay_reference::qwen::preset::PRESETS;
 use clap::{Args, ValueEnum};
 
-use super::{PASS, say};
+use super::{JsonArgs, PASS, say};
 use crate::families;
 use crate::finding;
 use crate::mutants::{self, Kind};
@@ -16,9 +18,14 @@ pub(super) struct ListArgs {
     /// Kind of thing
     #[arg(value_enum, default_value_t = What::Kernels)]
     what: What,
+    /// Of variants, those of this op [default: of all ops]
+    #[arg(long, value_name = "NAME")]
+    op: Option<String>,
+    #[command(flatten)]
+    json: JsonArgs,
 }
 
-#[derive(Clone, Copy, Debug, ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, ValueEnum)]
 enum What {
     /// HIP kernels and the ops that they implement
     Kernels,
@@ -26,6 +33,8 @@ enum What {
     Ops,
     /// Families of cases, and which faults each separates from every convention
     Families,
+    /// Conventions and faults of every op, with meaning and source
+    Variants,
     /// Named sets of rounding conventions
     Presets,
     /// Source mutants and controls
@@ -74,7 +83,14 @@ fn families_of(op: &str) -> String {
 }
 
 pub(super) fn run(args: &ListArgs) -> anyhow::Result<u8> {
+    if args.what != What::Variants && (args.op.is_some() || args.json.json.is_some()) {
+        anyhow::bail!("--op and --json go with `assay list variants` only");
+    }
     let text = match args.what {
+        What::Variants => {
+            variants::run(args.op.as_deref(), &args.json)?;
+            return Ok(PASS);
+        }
         What::Ops => ops::NAMES.iter().filter_map(|op| ops::visit(op, Describe)).collect(),
         What::Kernels => {
             let mut t = Table::new(&["kernel", "op", "mutants", "controls"]);

@@ -7,23 +7,30 @@
 //! do (`activations=fp8`): each row of x in groups of 128 is divided by s = max |x| / 448, rounded to
 //! e4m3, and the product multiplies codes, with s and the weight's scale applied to the sums of a
 //! group. That is x' = s e4m3(x / s) times an f32 edge; a group of zeros stays zero. It is the default
-//! of none of the frameworks on a CPU.
+//! of none of the frameworks on a CPU. What kernels get wrong who multiply codes and apply scales later,
+//! or who quantise activations for other weights, is among the faults.
+
+mod activations;
+mod faults;
+mod unscaled;
 
 use std::marker::PhantomData;
-use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
+pub use self::activations::Activations;
+use self::faults::{lift_dequant, lift_knob, lift_matmul};
+pub use self::unscaled::Unscaled;
 use super::awq_dequant::AwqDequant;
 use super::ct_dequant::CtDequant;
 use super::fp8_dequant::Fp8Dequant;
 use super::gptq_dequant::GptqDequant;
 use super::{
-    Arg, ArgSpec, Choice, Edit, Fault, Inputs, Knob, Op, Out, OutSpec, Residual, Setup, Tensors,
-    Tile, gain_faults, matmul, need,
+    Arg, ArgSpec, Fault, Inputs, Knob, Op, Out, OutSpec, Residual, Setup, Tensors, Tile,
+    gain_faults, matmul, need,
 };
 use crate::arith::Real;
-use crate::dtype::{Dtype, Rounding, e4m3};
+use crate::dtype::Dtype;
 use crate::error::{Error, Result};
 use crate::policy::{Policy, Transform};
 
@@ -38,11 +45,23 @@ pub trait Dequant: Op + std::fmt::Debug {
     /// The layout of the dequantised weight: [K, N] or [N, K].
     const LAYOUT: matmul::Layout;
 
+    /// The argument that holds the scales.
+    const SCALE: &'static str;
+
     /// Activations that share a scale where they are quantised as well; `None` where the format has
     /// no such convention.
     fn activation_group(_params: &Self::Params) -> Option<usize> {
         None
     }
+
+    /// Of how many consecutive inputs out of `k` the weights of an output share a scale, where no index
+    /// says otherwise.
+    fn scale_group(params: &Self::Params, k: usize) -> usize;
+}
+
+/// The rows of a group out of `k`, where -1 means all.
+fn rows_of(group_size: i64, k: usize) -> usize {
+    usize::try_from(group_size).unwrap_or(k)
 }
 
 /// The linear layer over GPTQ weights.
@@ -63,6 +82,11 @@ impl Dequant for GptqDequant {
     const GEMM_ARGS: &'static [ArgSpec] =
         &[X, Self::ARGS[0], Self::ARGS[1], Self::ARGS[2], Self::ARGS[3], BIAS];
     const LAYOUT: matmul::Layout = matmul::Layout::InOut;
+    const SCALE: &'static str = "scales";
+
+    fn scale_group(params: &Self::Params, k: usize) -> usize {
+        rows_of(params.group_size, k)
+    }
 }
 
 impl Dequant for AwqDequant {
@@ -70,6 +94,11 @@ impl Dequant for AwqDequant {
     const GEMM_SUMMARY: &'static str = "linear layer over 4-bit AWQ weights";
     const GEMM_ARGS: &'static [ArgSpec] = &[X, Self::ARGS[0], Self::ARGS[1], Self::ARGS[2], BIAS];
     const LAYOUT: matmul::Layout = matmul::Layout::InOut;
+    const SCALE: &'static str = "scales";
+
+    fn scale_group(params: &Self::Params, k: usize) -> usize {
+        rows_of(params.group_size, k)
+    }
 }
 
 impl Dequant for CtDequant {
@@ -78,6 +107,11 @@ impl Dequant for CtDequant {
     const GEMM_ARGS: &'static [ArgSpec] =
         &[X, Self::ARGS[0], Self::ARGS[1], Self::ARGS[2], Self::ARGS[3], Self::ARGS[4], BIAS];
     const LAYOUT: matmul::Layout = matmul::Layout::OutIn;
+    const SCALE: &'static str = "weight_scale";
+
+    fn scale_group(params: &Self::Params, k: usize) -> usize {
+        rows_of(params.group_size, k)
+    }
 }
 
 impl Dequant for Fp8Dequant {
@@ -85,59 +119,19 @@ impl Dequant for Fp8Dequant {
     const GEMM_SUMMARY: &'static str = "linear layer over block-scaled FP8 weights";
     const GEMM_ARGS: &'static [ArgSpec] = &[X, Self::ARGS[0], Self::ARGS[1], BIAS];
     const LAYOUT: matmul::Layout = matmul::Layout::OutIn;
+    const SCALE: &'static str = "weight_scale_inv";
 
     fn activation_group(params: &Self::Params) -> Option<usize> {
         Some(params.block[1])
     }
-}
 
-/// What happens to x before the product.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Activations {
-    /// As stored.
-    #[default]
-    Stored,
-    /// Quantised to e4m3 with a scale for each group of a row.
-    Fp8,
-    /// With one scale for each row: a fault.
-    Fp8PerToken,
-    /// Without a scale: a fault.
-    Fp8Unscaled,
-}
-
-impl Activations {
-    fn is_stored(&self) -> bool {
-        *self == Activations::Stored
-    }
-
-    /// One row, quantised and back.
-    fn apply<R: Real>(self, row: &mut [R], group: usize, lambda: f64) {
-        let rounding = Rounding::nearest(Dtype::F8E4m3);
-        let size = match self {
-            Activations::Stored => return,
-            Activations::Fp8Unscaled => {
-                row.iter_mut().for_each(|x| *x = x.round(rounding, lambda));
-                return;
-            }
-            Activations::Fp8PerToken => row.len(),
-            Activations::Fp8 => group,
-        };
-        for part in row.chunks_mut(size.max(1)) {
-            let largest = |a: R, b: &R| if b.value().abs() > a.value().abs() { *b } else { a };
-            let amax = part.iter().fold(R::lift(0.0), largest);
-            if amax.value() == 0.0 {
-                continue;
-            }
-            let amax = if amax.value() < 0.0 { amax.neg() } else { amax };
-            let scale = amax.div(R::lift(e4m3::LARGEST));
-            part.iter_mut().for_each(|x| *x = x.div(scale).round(rounding, lambda).mul(scale));
-        }
+    fn scale_group(params: &Self::Params, _k: usize) -> usize {
+        params.block[1]
     }
 }
 
 /// The parts' params.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Params<P> {
     /// Dequantisation.
@@ -147,16 +141,25 @@ pub struct Params<P> {
     /// Whether the edge stays in f32 instead of being stored.
     #[serde(default)]
     pub edge_f32: bool,
-    /// Quantisation of x, with FP8 weights.
+    /// Quantisation of x.
     #[serde(default, skip_serializing_if = "Activations::is_stored")]
     pub activations: Activations,
+    /// Sums of products with weights that are not scaled yet: a fault unless `no`.
+    #[serde(default)]
+    pub unscaled: Unscaled,
 }
 
 impl<P> Params<P> {
     /// The right op over a dequantisation.
     pub fn new<D: Dequant<Params = P>>(dequant: P) -> Params<P> {
         let matmul = matmul::Params { layout: D::LAYOUT, ..Default::default() };
-        Params { dequant, matmul, edge_f32: false, activations: Activations::Stored }
+        Params {
+            dequant,
+            matmul,
+            edge_f32: false,
+            activations: Activations::Stored,
+            unscaled: Unscaled::No,
+        }
     }
 }
 
@@ -182,7 +185,7 @@ impl<D: Dequant> QuantGemm<D> {
             let expected = serde_json::json!(D::LAYOUT);
             return fail("matmul.layout", format!("must be {expected} for this format"));
         }
-        if !params.activations.is_stored() && D::activation_group(&params.dequant).is_none() {
+        if params.activations.is_fp8() && D::activation_group(&params.dequant).is_none() {
             return fail("activations", "are quantised only with fp8 weights".to_owned());
         }
         Ok(())
@@ -194,10 +197,10 @@ impl<D: Dequant> QuantGemm<D> {
         x: &Arg<'a, R>,
         lambda: f64,
     ) -> Option<Arg<'a, R>> {
-        let group = D::activation_group(&params.dequant)?;
         if params.activations.is_stored() {
             return None;
         }
+        let group = D::activation_group(&params.dequant).unwrap_or(x.cols());
         let rows = x.shape().iter().product::<usize>() / x.cols();
         let mut data = Vec::with_capacity(rows * x.cols());
         for r in 0..rows {
@@ -213,7 +216,7 @@ impl<D: Dequant> Op for QuantGemm<D> {
     const NAME: &'static str = D::GEMM;
     const SUMMARY: &'static str = D::GEMM_SUMMARY;
     const ARGS: &'static [ArgSpec] = D::GEMM_ARGS;
-    const POINTS: &'static [&'static str] = &["x", "accumulated", "output"];
+    const POINTS: &'static [&'static str] = &["x", "weight", "accumulated", "output"];
     type Params = Params<D::Params>;
 
     fn check(params: &Self::Params, tensors: &Tensors) -> Result<Vec<OutSpec>> {
@@ -242,13 +245,17 @@ impl<D: Dequant> Op for QuantGemm<D> {
         policy: &Policy,
         tile: &Tile,
     ) -> Vec<Out<R>> {
+        if params.unscaled != Unscaled::No {
+            return unscaled::eval::<D, R>(params, inputs, policy, tile);
+        }
         let mut part = policy.parts[0].clone();
         part.lambda = policy.lambda;
         if !params.edge_f32 {
             part.points.push(("output", Transform::Round(part.output)));
         }
-        // Memory that is misread needs the whole weight; else the tile's outputs are enough.
-        let whole = params.matmul.layout == matmul::Layout::Misread;
+        // What depends on the number of a column needs the whole weight; else the tile's outputs are
+        // enough.
+        let whole = params.matmul.by_column();
         let outputs = tile.cols.clone().filter(|_| !whole);
         let wanted = match D::LAYOUT {
             matmul::Layout::InOut => Tile { rows: None, cols: outputs.clone() },
@@ -295,23 +302,7 @@ impl<D: Dequant> Op for QuantGemm<D> {
     }
 
     fn faults(params: &Self::Params, tensors: &Tensors) -> Vec<Fault<Self>> {
-        let mut faults: Vec<Fault<Self>> = D::faults(&params.dequant, tensors)
-            .into_iter()
-            .map(|f| weight_store(lift_fault(f, lift_dequant)))
-            .collect();
-        if let Ok(weight) = D::check(&params.dequant, tensors) {
-            let [n, k] = Self::sizes(&weight);
-            let bias = tensors.contains_key("bias");
-            let mut product = matmul::faults::catalogue(k, n, bias, params.matmul.layout);
-            if params.matmul.row_parallel && bias {
-                product.extend(matmul::faults::bias_by_rank());
-            }
-            faults.extend(product.into_iter().map(|f| lift_fault(f, lift_matmul)));
-        }
-        if D::activation_group(&params.dequant).is_some() {
-            faults.extend(activation_faults());
-        }
-        faults
+        faults::catalogue(params, tensors)
     }
 
     fn propose(_params: &Self::Params, residual: &Residual<'_>) -> Vec<Fault<Self>> {
@@ -322,88 +313,5 @@ impl<D: Dequant> Op for QuantGemm<D> {
         let mut policy = Policy::stored_as(dtype);
         policy.parts.push(Policy::stored_as(dtype));
         policy
-    }
-}
-
-/// Activations that are quantised in another way than by groups.
-fn activation_faults<D: Dequant>() -> Vec<Fault<QuantGemm<D>>> {
-    let edit = |to: Activations| {
-        move |s: &mut S<D>| {
-            s.params.activations = to;
-            s.params.edge_f32 = true;
-        }
-    };
-    vec![
-        Fault::new(
-            "A1FA",
-            "activations_per_token",
-            "activations are quantised to fp8 with one scale for a row instead of one for each group",
-            edit(Activations::Fp8PerToken),
-        ),
-        Fault::new(
-            "A1FB",
-            "activations_unscaled",
-            "activations are rounded to fp8 without a scale",
-            edit(Activations::Fp8Unscaled),
-        ),
-    ]
-}
-
-/// An edit of the dequantisation as an edit of the composite.
-fn lift_dequant<D: Dequant>(edit: Edit<D>) -> Edit<QuantGemm<D>> {
-    Arc::new(move |s| {
-        let mut part = Setup {
-            params: s.params.dequant.clone(),
-            policy: s.policy.parts[0].clone(),
-            tensors: std::mem::take(&mut s.tensors),
-        };
-        edit(&mut part);
-        s.params.dequant = part.params;
-        s.policy.parts[0] = part.policy;
-        s.tensors = part.tensors;
-    })
-}
-
-/// An edit of the product as an edit of the composite.
-fn lift_matmul<D: Dequant>(edit: Edit<matmul::Matmul>) -> Edit<QuantGemm<D>> {
-    Arc::new(move |s| {
-        let mut part = Setup {
-            params: s.params.matmul.clone(),
-            policy: s.policy.clone(),
-            tensors: std::mem::take(&mut s.tensors),
-        };
-        edit(&mut part);
-        s.params.matmul = part.params;
-        s.policy = part.policy;
-        s.tensors = part.tensors;
-    })
-}
-
-/// The store of the dequantised weight is another than the product's, and has its own names.
-fn weight_store<O: Op>(fault: Fault<O>) -> Fault<O> {
-    let (code, slug) = match fault.slug {
-        "truncating_store" => ("A1B1", "weight_truncating_store"),
-        "ties_away_store" => ("A1B2", "weight_ties_away_store"),
-        _ => (fault.code, fault.slug),
-    };
-    Fault { code, slug, ..fault }
-}
-
-fn lift_knob<P: Op, O: Op>(knob: Knob<P>, lift: fn(Edit<P>) -> Edit<O>) -> Knob<O> {
-    let choices = knob
-        .choices
-        .into_iter()
-        .map(|c| Choice { value: c.value, framework_only: c.framework_only, edit: lift(c.edit) })
-        .collect();
-    Knob { name: knob.name, choices }
-}
-
-fn lift_fault<P: Op, O: Op>(fault: Fault<P>, lift: fn(Edit<P>) -> Edit<O>) -> Fault<O> {
-    Fault {
-        code: fault.code,
-        slug: fault.slug,
-        key: fault.key,
-        detail: fault.detail,
-        edit: lift(fault.edit),
     }
 }
