@@ -53,6 +53,12 @@ pub(super) fn cases(seed: u64) -> Vec<Generated> {
     out.push(far_blocks(seed));
     out.push(key_bias(dims(3, 40, (4, 2), 16, 16), seed));
     out.push(special(dims(4, 41, (4, 2), 16, 16), seed));
+    for window in [1, 12] {
+        let mut g = random(dims(4, 40, (4, 2), 16, 16), seed, 0.3);
+        g.case.params["attention"]["window"] = json!(window);
+        g.label += &format!(" window {window}");
+        out.push(g);
+    }
     out.push(deep(dims(4, 21, (4, 2), 16, 16), seed));
     out
 }

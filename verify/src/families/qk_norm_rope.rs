@@ -26,6 +26,9 @@ pub(super) fn cases(seed: u64) -> Vec<Generated> {
         lanes(seed),
         exact(seed),
         tiny(seed),
+        random((&[3, 4, 5], 2, 66), seed, 1.0, Dtype::Bf16),
+        scaled("yarn", seed),
+        scaled("dynamic", seed),
         special(seed),
     ]
 }
@@ -133,5 +136,20 @@ fn tiny(seed: u64) -> Generated {
     let mut g = random((&[5, 6], 3, 80), seed, 1e-3, Dtype::Bf16);
     g.case.params["norm"]["eps"] = json!(1e-5);
     g.label += " eps 1e-5";
+    g
+}
+
+/// Under a scaling for long contexts, as Qwen3 documents it.
+fn scaled(name: &str, seed: u64) -> Generated {
+    let positions = [0, 257, 4095, 32_767, 39_999];
+    let mut g = random((&positions, 1, 128), seed, 1.0, Dtype::Bf16);
+    g.case.params["rope"]["scaling"] = match name {
+        "yarn" => json!({
+            "rope_type": "yarn", "factor": 4.0, "original_max_position": 32768, "beta_fast": 32.0,
+            "beta_slow": 1.0, "truncate": true, "attention_factor": 1.138_629_436_111_989,
+        }),
+        _ => json!({ "rope_type": "dynamic", "factor": 2.0, "max_position": 2048 }),
+    };
+    g.label += &format!(" {name}");
     g
 }
