@@ -41,7 +41,9 @@ fn passes(name: &str, dtype: &str, keep: &[&str]) -> f64 {
 
 #[test]
 fn transformers_own_forward_passes_in_every_dtype() {
-    for (name, dtype) in [("gqa7-qwen2", "f64"), ("yarn-attn-qwen2", "f16"), ("dynamic-qwen3", "bf16")] {
+    for (name, dtype) in
+        [("gqa7-qwen2", "f64"), ("yarn-attn-qwen2", "f16"), ("dynamic-qwen3", "bf16")]
+    {
         passes(name, dtype, LOGITS);
     }
     passes("trained-qwen3", "f32", LAYERS);
@@ -201,7 +203,8 @@ fn variants_run(name: &str) -> usize {
             let wrong = logits(fault.wiring(config, Angle::F64));
             assert_eq!(wrong.len(), right.len(), "{name} {}", fault.label());
             let moved = wrong.iter().zip(&right).map(|(a, b)| (a - b) * (a - b)).sum::<f64>();
-            let hidden = ["position_from_one", "window_honoured", "rope_angle_bf16"].contains(&fault.entry.slug);
+            let hidden = ["position_from_one", "window_honoured", "rope_angle_bf16"]
+                .contains(&fault.entry.slug);
             // A window and a mask may leave nothing to see: NaN shows.
             let shows = moved.is_nan() || moved > 1e-20 * scale;
             assert!(hidden || shows, "{name} {} changes nothing", fault.label());
