@@ -318,7 +318,8 @@ impl Visitor for Agree<'_> {
             let near = if op == "rope" { 1e-3 } else { 2e-5 };
             let off = |(g, w): &(&f64, &f64)| {
                 let r = output.round(**w);
-                !same(**g, r) && !((**g - r).abs() <= 2.0 * output.ulp(r) + near * scale)
+                !same(**g, r)
+                    && ((**g - r).abs() > 2.0 * output.ulp(r) + near * scale || (**g - r).is_nan())
             };
             let outside: Vec<_> =
                 got.iter().zip(&want).enumerate().filter(|(_, p)| off(p)).collect();
