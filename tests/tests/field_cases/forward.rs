@@ -108,11 +108,11 @@ fn cases() -> Vec<Value> {
 
 #[test]
 fn a_wrong_forward_is_named_from_its_logits() {
-    // Of the small checkpoints, and three calls of a larger one.
-    let quick = ["case-08", "case-11", "case-15", "case-28", "case-38", "case-40"];
+    // Of the small checkpoints.
+    let quick = ["case-08", "case-11", "case-38", "case-40"];
     let of = |c: &Value| quick.contains(&c["name"].as_str().expect("a name"));
     let quick: Vec<Value> = cases().into_iter().filter(of).collect();
-    assert_eq!(quick.len(), 6);
+    assert_eq!(quick.len(), 4);
     check(&quick);
 }
 
@@ -168,7 +168,7 @@ fn one_layer(names: &[&str]) {
 
 #[test]
 fn a_fault_in_one_layer_is_named_there_or_not_at_all() {
-    one_layer(&["fault-08", "fault-13"]);
+    one_layer(&["fault-08"]);
 }
 
 #[test]
