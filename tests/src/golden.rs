@@ -37,7 +37,7 @@ pub fn trace(name: &str) -> Trace {
 /// When the two do not belong together.
 #[track_caller]
 pub fn diff(checkpoint: &Checkpoint, trace: &Trace) -> DiffReport {
-    let options = DiffOptions { preset: None, unseen: true, forward: false };
+    let options = DiffOptions { preset: None, unseen: false, forward: false };
     diff::diff(checkpoint, trace, options, &mut |_, _, _| {}).expect("a trace of this checkpoint")
 }
 

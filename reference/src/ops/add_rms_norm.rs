@@ -87,7 +87,6 @@ const RESIDUAL_STORE: &[(&str, &str, &str)] = &[
     ("truncating_store", "A2B0", "residual_truncating_store"),
     ("ties_away_store", "A2B1", "residual_ties_away_store"),
     ("sum_f16", "A2B5", "residual_sum_f16"),
-    ("store_via_f16", "A2B7", "residual_store_via_f16"),
 ];
 
 /// The case as the norm's: x is the sum.

@@ -13,16 +13,20 @@ pub(super) fn examples(op: &str) -> Vec<Example> {
     let bf16 = |shape: &[usize]| ones(Dtype::Bf16, shape);
     match op {
         "add_rms_norm" => {
-            let tensors =
-                vec![("a", bf16(&[2, 300])), ("b", bf16(&[2, 300])), ("weight", bf16(&[300]))];
-            vec![(json!({ "norm": { "eps": 1e-7 } }), tensors)]
+            // A weight that a kernel may round to bf16 shows what it must not.
+            let with = |weight: Tensor| {
+                let tensors =
+                    vec![("a", bf16(&[2, 300])), ("b", bf16(&[2, 300])), ("weight", weight)];
+                (json!({ "norm": { "eps": 1e-7 } }), tensors)
+            };
+            vec![with(bf16(&[300])), with(ones(Dtype::F32, &[300]))]
         }
         "qk_norm_rope" => {
             let tensors = || {
                 vec![
                     ("x", bf16(&[2, 2, 300])),
-                    ("weight", bf16(&[300])),
-                    ("positions", Tensor::from_i32(&[2], &[5, 6])),
+                    ("weight", ones(Dtype::F32, &[300])),
+                    ("positions", Tensor::from_i32(&[2], &[5, 32_769])),
                 ]
             };
             let yarn = json!({
