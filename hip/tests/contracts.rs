@@ -114,7 +114,7 @@ impl Admit for Only {
 }
 
 fn tiny_gemm() -> Case {
-    let ones = |shape: &[usize]| Tensor::from_f64(Dtype::Bf16, shape, &vec![1.0; 6]);
+    let ones = |shape: &[usize]| Tensor::from_f64(Dtype::Bf16, shape, &[1.0; 6]);
     Case {
         op: "matmul".to_owned(),
         params: serde_json::json!({}),

@@ -3,11 +3,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use assay_reference::ops::{self, Op, Visitor};
+use assay_reference::ops::{self, Erased, Op, Visitor};
 use assay_reference::qwen::Plan;
 use assay_reference::qwen::Preset;
 use assay_tests::golden;
-use assay_verify::{families, finding, mutants};
+use assay_verify::{families, finding, mutants, relations};
 
 const NO_KNOBS: &[(&str, &str)] = &[
     ("embedding", "a copy"),
@@ -119,13 +119,59 @@ fn every_op_has_knobs_and_faults() {
 
 #[test]
 fn every_op_has_families_and_a_kernel() {
-    has_or_says_why("families", |op| !families::cases(op, 1).is_empty(), &[]);
+    has_or_says_why("families", |op| !families::power_cases(op, 1).is_empty(), &[]);
     let has_kernel = |op: &str| assay_hip::kernels().iter().any(|k| k.op == op);
     has_or_says_why("kernel", has_kernel, NO_KERNEL);
     for k in assay_hip::kernels() {
         assert!(ops::NAMES.contains(&k.op), "{} implements an unknown op {}", k.name, k.op);
         assert!(!families::cases(k.op, 1).is_empty(), "{} would be checked on nothing", k.name);
         assert!(k.mutants.len() >= 5 && !k.controls.is_empty(), "{}: too few edits", k.name);
+    }
+}
+
+/// What an op is put to beside the elementwise rule, by the column of the table in docs/tests.md.
+fn fits(op: &str, test: &str) -> bool {
+    let small = || families::power_cases(op, 1);
+    let structured = |family: &str| small().iter().any(|g| g.case.family == family && g.structured);
+    let has_kernel = assay_hip::kernels().iter().any(|k| k.op == op);
+    match test {
+        "exact" | "special" => structured(test),
+        // What only copies or compares has no store that could lean.
+        "bias" => families::kernel_examples::<Erased>(op).iter().any(|(params, tensors)| {
+            let faults = Erased::faults(params, tensors);
+            faults.iter().any(|f| f.slug.ends_with("truncating_store"))
+        }),
+        "metamorphic" => !relations::of(op, 1).is_empty(),
+        "memory" | "repeat" => has_kernel,
+        // Those of the linear layers and of whole vocabularies are large: a test of the families that is
+        // run by name draws them.
+        "boundaries" if op.ends_with("_gemm") || op == "argmax" => true,
+        "boundaries" => has_kernel || families::cases(op, 1).len() > small().len(),
+        other => panic!("docs/tests.md has a column `{other}`"),
+    }
+}
+
+#[test]
+fn the_table_of_the_seven_tests_is_true() {
+    let path = golden::path("../docs/tests.md");
+    let text = std::fs::read_to_string(&path).expect("docs/tests.md");
+    let cells = |line: &str| -> Vec<String> {
+        line.trim_matches('|').split('|').map(|c| c.trim().to_string()).collect()
+    };
+    let mut lines = text.lines().skip_while(|l| !l.starts_with("| op |"));
+    let header = cells(lines.next().expect("a table of ops"));
+    assert_eq!(header.len(), 8, "seven tests");
+    let rows: Vec<Vec<String>> =
+        lines.skip(1).take_while(|l| l.starts_with('|')).map(cells).collect();
+    let ops: Vec<&str> = rows.iter().map(|r| r[0].as_str()).collect();
+    assert_eq!(ops, ops::NAMES, "one row an op, in the order of their registration");
+    for row in &rows {
+        for (test, cell) in header.iter().zip(row).skip(1) {
+            let reason = cell.strip_prefix("no recipe (").and_then(|c| c.strip_suffix(')'));
+            let stated = reason.is_some_and(|n| text.contains(&format!("\n{n}. ")));
+            assert!(cell == "yes" || stated, "{}, {test}: `{cell}` gives no reason", row[0]);
+            assert_eq!(fits(&row[0], test), cell == "yes", "{}: {test}", row[0]);
+        }
     }
 }
 

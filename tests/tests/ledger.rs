@@ -32,8 +32,12 @@ fn mutant(folder: &Path, name: &str) -> PathBuf {
 fn passed(ledger_file: &Path) {
     let kernel = assay_hip::kernel("gptq_dequant").expect("a kernel");
     let mut judgement = Judgement::skipped("");
-    judgement.verdict =
-        Verdict::Pass { conventions: vec!["defaults".into()], unseen_faults: Vec::new() };
+    judgement.verdict = Verdict::Pass {
+        conventions: vec!["defaults".into()],
+        unseen_faults: Vec::new(),
+        indistinct: Vec::new(),
+        fault_pairs: Vec::new(),
+    };
     let report = KernelReport {
         kernel: kernel.name.into(),
         op: kernel.op.into(),

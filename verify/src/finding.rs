@@ -60,6 +60,19 @@ pub const CODES: &[(&str, &str, &str)] = &[
     ("A01C", "memory.hang", "the kernel did not finish in time"),
     ("A020", "compile_error", "the kernel source does not compile"),
     ("A021", "launch_refused", "the launcher refused a shape inside the kernel's contract"),
+    ("A030", "relation.scale", "a power of two on an input is not one on the output"),
+    ("A031", "relation.permutation", "a permuted input does not give the output permuted"),
+    ("A032", "relation.causality", "what comes later changes what came before"),
+    ("A033", "relation.batch_invariance", "a row depends on the other rows of its batch"),
+    ("A034", "relation.constant_value", "an average of one value is another value"),
+    ("A035", "relation.pair_norm", "a rotation changes the norm of a pair"),
+    (
+        "A036",
+        "relation.relative_position",
+        "the product of a rotated query and key depends on more than their distance",
+    ),
+    ("A037", "relation.shift", "a common shift of all scores changes the result"),
+    ("A038", "relation.commutativity", "exchanged operands give another result"),
 ];
 
 /// Every fault of an op's examples, and those that have a free parameter.

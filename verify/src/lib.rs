@@ -4,6 +4,7 @@
 //! - [`judge`]: acceptance element by element, the search for the convention or the fault;
 //! - [`suite`]: the kernels' check; [`mutants`] and [`power`]: what it catches; [`diff`]: a trace against the reference,
 //!   op by op; [`forward`]: the same by layer outputs or logits alone;
+//! - [`relations`]: what two outputs of one subject must have to do with each other;
 //! - [`ledger`]: which build of which kernel passed what, where, and the gate that reads it;
 //! - [`finding`]: stable codes; [`variants`]: the catalogue; [`report`]: text, JSON, HTML; [`cli`]: the command line.
 
@@ -16,6 +17,7 @@ pub mod judge;
 pub mod ledger;
 pub mod mutants;
 pub mod power;
+pub mod relations;
 pub mod replay;
 pub mod report;
 pub mod subject;

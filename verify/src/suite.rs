@@ -15,6 +15,8 @@ use crate::families::{self, Generated};
 use crate::finding::Finding;
 use crate::judge::{Judgement, Observation, Options, Unseen, Verdict, judge, judge_outputs};
 use crate::ledger::Evidence;
+use crate::relations::{self, Claims};
+use crate::subject::Subject;
 
 /// Largest number of multiply-adds of a case that also runs with every access checked.
 const CHECKED_WORK: usize = 1_000_000;
@@ -29,6 +31,8 @@ const LDS_LIMIT: usize = 64 * 1024;
 pub enum Profile {
     /// Everything.
     Full,
+    /// Everything, and the pairs of faults that the cases would call by each other's name.
+    Pairs,
     /// What decides whether a wrong kernel is caught: each case once checked and once plain.
     Power,
 }
@@ -169,11 +173,23 @@ pub fn check_backend(
     if !findings.is_empty() {
         return Ok(KernelReport::failed(kernel, &cases, findings));
     }
-    let unseen = if profile == Profile::Full { Unseen::Catalogue } else { Unseen::Nothing };
+    let unseen = match profile {
+        Profile::Full => Unseen::Catalogue,
+        Profile::Pairs => Unseen::Pairs,
+        Profile::Power => Unseen::Nothing,
+    };
     let options = Options { scope: Scope::Kernel, unseen, preset: None };
     let mut judgement = judge(kernel.op, &observations, options)?;
     for (output, other) in judge_outputs(kernel.op, &others, options)? {
         judgement = judgement.with(output, other);
+    }
+    if judgement.verdict.is_pass() {
+        // A fault with a name says more than a relation that it breaks.
+        let claims = Claims { batch_invariant: true, scope: Scope::Kernel };
+        let broken = relations::check(&Launched { kernel, backend, seed }, seed, claims)?;
+        if !broken.is_empty() {
+            judgement.verdict = Verdict::Fail { findings: broken };
+        }
     }
     Ok(KernelReport {
         kernel: kernel.name.into(),
@@ -182,6 +198,31 @@ pub fn check_backend(
         evidence,
         judgement,
     })
+}
+
+/// A kernel on a backend as a subject: the output of one launch.
+struct Launched<'a> {
+    kernel: &'a Kernel,
+    backend: &'a Backend,
+    seed: u64,
+}
+
+impl Subject for Launched<'_> {
+    fn op(&self) -> &str {
+        self.kernel.op
+    }
+
+    fn run(&self, case: &Case) -> assay_reference::Result<Tensor> {
+        let options = LaunchOptions { seed: self.seed ^ 4, ..LaunchOptions::default() };
+        let refused =
+            |what: String| assay_reference::Error::Request(format!("{}: {what}", self.kernel.name));
+        let launched =
+            (self.kernel.run)(self.backend, case, &options).map_err(|e| refused(e.to_string()))?;
+        match launched.report.status {
+            LaunchStatus::Completed => Ok(launched.output().clone()),
+            other => Err(refused(format!("the launch ended as {other:?}"))),
+        }
+    }
 }
 
 /// Multiply-adds, or elements where there are none.
@@ -318,13 +359,16 @@ fn run_case(
     Ok(runs)
 }
 
+/// What a launch stored, by output, when it completed.
+type Outputs = Option<Vec<(&'static str, Tensor)>>;
+
 /// One launch: the outputs when it completed, and the findings.
 fn launch(
     kernel: &Kernel,
     backend: &Backend,
     g: &Generated,
     options: &LaunchOptions,
-) -> anyhow::Result<(Option<Vec<(&'static str, Tensor)>>, Vec<Finding>)> {
+) -> anyhow::Result<(Outputs, Vec<Finding>)> {
     let launched = (kernel.run)(backend, &g.case, options)?;
     let mut findings: Vec<Finding> = Vec::new();
     for f in &launched.report.findings {

@@ -125,7 +125,7 @@ fn attend(x: &[f32], layer: usize, seen: &mut Recorded) -> Vec<f32> {
     let k = folded(x, HIDDEN, KV_HEADS * HEAD_DIM, layer + 1);
     let v = folded(x, HIDDEN, KV_HEADS * HEAD_DIM, layer + 2);
     let out = attention(&q, &k, &v);
-    if layer % 9 == 0 {
+    if layer.is_multiple_of(9) {
         let (heads, kv) = ([TOKENS, HEADS, HEAD_DIM], [TOKENS, KV_HEADS, HEAD_DIM]);
         let tensors = [("q", bf16(&heads, &q)), ("k", bf16(&kv, &k)), ("v", bf16(&kv, &v))];
         let params = json!({ "scale": 1.0 / (HEAD_DIM as f64).sqrt() });
@@ -140,7 +140,7 @@ fn mlp(x: &[f32], layer: usize, seen: &mut Recorded) -> Vec<f32> {
     let up = folded(x, HIDDEN, MLP, layer + 4);
     let silu = |g: f32| g / (1.0 + exp(-g));
     let out: Vec<f32> = gate.iter().zip(&up).map(|(g, u)| nearest(silu(*g) * u)).collect();
-    if layer % 9 == 0 {
+    if layer.is_multiple_of(9) {
         let shape = [TOKENS, MLP];
         let tensors = [("gate", bf16(&shape, &gate)), ("up", bf16(&shape, &up))];
         let label = format!("layer {layer} mlp");

@@ -44,7 +44,9 @@ fn recording(tokens: usize, angle: Angle) -> BTreeMap<String, Tensor> {
     let mut state = 7u64;
     let x: Vec<f64> = (0..tokens * HEADS * D)
         .map(|_| {
-            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            state = state
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1_442_695_040_888_963_407);
             bf16(((state >> 40) as f64 / f64::from(1u32 << 23) - 1.0) * 2.0)
         })
         .collect();
@@ -144,9 +146,8 @@ fn twelve_tokens_are_insufficient_and_say_so_for_the_sound_and_the_faulty_engine
 fn the_angle_error_grows_with_the_position() {
     let report = diff(2000, positions_in_bf16);
     let curve = &rotation(&report).phase_error;
-    let worst = |range: std::ops::Range<usize>| {
-        curve[range].iter().map(|e| e.radians).fold(0.0, f64::max)
-    };
+    let worst =
+        |range: std::ops::Range<usize>| curve[range].iter().map(|e| e.radians).fold(0.0, f64::max);
     // Up to 256 only the rounding of what was stored: a few units of 2^-8.
     assert!(worst(0..257) < 8.0 / 256.0, "{}", worst(0..257));
     // Up to 512 positions are off by at most 1, up to 2000 by at most 4; pair 0 turns by 1 radian each.

@@ -41,7 +41,9 @@ fn passes(name: &str, dtype: &str, keep: &[&str]) -> f64 {
 
 #[test]
 fn transformers_own_forward_passes_in_every_dtype() {
-    for (name, dtype) in [("gqa7-qwen2", "f64"), ("yarn-attn-qwen2", "f16"), ("dynamic-qwen3", "bf16")] {
+    for (name, dtype) in
+        [("gqa7-qwen2", "f64"), ("yarn-attn-qwen2", "f16"), ("dynamic-qwen3", "bf16")]
+    {
         passes(name, dtype, LOGITS);
     }
     passes("trained-qwen3", "f32", LAYERS);
@@ -106,11 +108,11 @@ fn cases() -> Vec<Value> {
 
 #[test]
 fn a_wrong_forward_is_named_from_its_logits() {
-    // Of the small checkpoints, and three calls of a larger one.
-    let quick = ["case-08", "case-11", "case-15", "case-28", "case-38", "case-40"];
+    // Of the small checkpoints.
+    let quick = ["case-08", "case-11", "case-38", "case-40"];
     let of = |c: &Value| quick.contains(&c["name"].as_str().expect("a name"));
     let quick: Vec<Value> = cases().into_iter().filter(of).collect();
-    assert_eq!(quick.len(), 6);
+    assert_eq!(quick.len(), 4);
     check(&quick);
 }
 
@@ -166,7 +168,7 @@ fn one_layer(names: &[&str]) {
 
 #[test]
 fn a_fault_in_one_layer_is_named_there_or_not_at_all() {
-    one_layer(&["fault-08", "fault-13"]);
+    one_layer(&["fault-08"]);
 }
 
 #[test]
@@ -201,7 +203,8 @@ fn variants_run(name: &str) -> usize {
             let wrong = logits(fault.wiring(config, Angle::F64));
             assert_eq!(wrong.len(), right.len(), "{name} {}", fault.label());
             let moved = wrong.iter().zip(&right).map(|(a, b)| (a - b) * (a - b)).sum::<f64>();
-            let hidden = ["position_from_one", "window_honoured", "rope_angle_bf16"].contains(&fault.entry.slug);
+            let hidden = ["position_from_one", "window_honoured", "rope_angle_bf16"]
+                .contains(&fault.entry.slug);
             // A window and a mask may leave nothing to see: NaN shows.
             let shows = moved.is_nan() || moved > 1e-20 * scale;
             assert!(hidden || shows, "{name} {} changes nothing", fault.label());

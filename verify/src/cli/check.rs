@@ -42,6 +42,9 @@ pub(super) struct CheckArgs {
     /// With --mutants: only this many of them, drawn by the seed
     #[arg(long, value_name = "N", requires = "mutants", value_parser = clap::value_parser!(u32).range(1..))]
     sample: Option<u32>,
+    /// Also list the pairs of faults that the cases would call by each other's name
+    #[arg(long, conflicts_with_all = ["mutant", "mutants"])]
+    pairs: bool,
     /// Append an entry for each kernel to this ledger, which `assay gate` reads (docs/ledger.md)
     #[arg(long, value_name = "FILE", conflicts_with_all = ["mutant", "mutants"])]
     ledger: Option<PathBuf>,
@@ -146,6 +149,7 @@ fn run_kernels(args: &CheckArgs, kernels: &[&Kernel], start: Instant) -> anyhow:
             "--source is compiled for the emulator: a device runs the kernels that were built in"
         );
     }
+    let profile = if args.pairs { Profile::Pairs } else { Profile::Full };
     let bar = progress::bar(kernels.iter().map(|k| suite::steps(k, args.seed)).sum());
     progress::show_searches(&bar);
     let mut reports = Vec::new();
@@ -154,7 +158,7 @@ fn run_kernels(args: &CheckArgs, kernels: &[&Kernel], start: Instant) -> anyhow:
         let source = source.as_deref().unwrap_or(kernel.source);
         let step = || bar.inc(1);
         reports.push(match args.subject {
-            Subject::Emu => suite::check_kernel(kernel, source, args.seed, Profile::Full, &step)?,
+            Subject::Emu => suite::check_kernel(kernel, source, args.seed, profile, &step)?,
             Subject::Hip => suite::check_device(kernel, args.seed, &step)?,
         });
     }

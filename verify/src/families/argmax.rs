@@ -15,6 +15,7 @@ pub(super) fn small(seed: u64) -> Vec<Generated> {
     }
     out.push(placed(130, seed));
     out.push(placed(600, seed));
+    out.push(placed(1100, seed));
     out.push(ties(seed));
     out.push(negative(seed));
     out.push(close(seed));

@@ -18,7 +18,7 @@ pub(super) struct Dims {
 }
 
 /// What the kernels take: (T, S, Hq, Hkv) in bf16 with 128 elements a head.
-fn d128((t, s, hq, hkv): (usize, usize, usize, usize)) -> Dims {
+pub(super) fn d128((t, s, hq, hkv): (usize, usize, usize, usize)) -> Dims {
     Dims { t, s, hq, hkv, dim: 128, dtype: Dtype::Bf16 }
 }
 

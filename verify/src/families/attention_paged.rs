@@ -51,7 +51,26 @@ pub(super) fn cases(seed: u64) -> Vec<Generated> {
     out.push(random(dims(2, 300, (4, 2), 32, 16), seed, 0.5));
     out.push(rising(dims(1, 600, (2, 1), 64, 32), seed));
     out.push(far_blocks(seed));
+    out.push(key_bias(dims(3, 40, (4, 2), 16, 16), seed));
+    out.push(special(dims(4, 41, (4, 2), 16, 16), seed));
+    for window in [1, 12] {
+        let mut g = random(dims(4, 40, (4, 2), 16, 16), seed, 0.3);
+        g.case.params["attention"]["window"] = json!(window);
+        g.label += &format!(" window {window}");
+        out.push(g);
+    }
+    out.push(deep(dims(4, 21, (4, 2), 16, 16), seed));
     out
+}
+
+/// Contexts on both sides of a block's, of a partition's and of long limits.
+pub(super) fn edges(seed: u64) -> Vec<Generated> {
+    let one = |context: usize| {
+        let (heads, d, block) = ((2, 1), 16, 16);
+        let blocks = context.div_ceil(block) + 3;
+        random(Dims { queries: 1, context, heads, d, block, blocks }, seed, 0.4)
+    };
+    [15, 16, 17, 255, 256, 257, 511, 512, 513, 4095, 4096, 4097].map(one).into()
 }
 
 /// The block table: distinct ids in no order, and one entry beyond the context where it is not full.
@@ -138,4 +157,39 @@ fn far_blocks(seed: u64) -> Generated {
     let data = [v.normals(q, 1.0), v.normals(k, 1.0), v.normals(k, 1.0)];
     let ids = vec![65_535, 65_536, 65_590, 7, 40_000, 65_537, 12];
     build(("unit", false), dims, " far", seed, data, Some(ids))
+}
+
+/// A large constant key bias in two dimensions, as Qwen2.5 has it, and values of sd 26.
+fn key_bias(dims: Dims, seed: u64) -> Generated {
+    let mut v = Values::new(seed, "attention_paged key bias");
+    let [q, k] = lengths(&dims);
+    let (mut queries, mut keys) = (v.normals(q, 1.0), v.normals(k, 1.0));
+    for (rows, by) in [(&mut queries, [20.0, 20.0]), (&mut keys, [100.0, 147.0])] {
+        for row in rows.chunks_exact_mut(dims.d) {
+            row[dims.d * 15 / 32] += by[0];
+            row[dims.d * 31 / 32] += by[1];
+        }
+    }
+    build(("outlier", false), dims, " key bias", seed, [queries, keys, v.normals(k, 26.0)], None)
+}
+
+/// NaN in the last key and value, which only the last query sees, and in one value that all see.
+fn special(dims: Dims, seed: u64) -> Generated {
+    let mut v = Values::new(seed, "attention_paged special");
+    let [q, k] = lengths(&dims);
+    let width = dims.heads.1 * dims.d;
+    let (mut keys, mut values) = (v.normals(k, 1.0), v.normals(k, 1.0));
+    keys[(dims.context - 1) * width] = f64::NAN;
+    values[3 * width + 5] = f64::NAN;
+    values[(dims.context - 1) * width + 2] = f64::NAN;
+    build(("special", true), dims, " NaN", seed, [v.normals(q, 1.0), keys, values], None)
+}
+
+/// All visible scores near -1e5: a finite mask value would outweigh them.
+fn deep(dims: Dims, seed: u64) -> Generated {
+    let mut v = Values::new(seed, "attention_paged deep scores");
+    let [q, k] = lengths(&dims);
+    let values = (0..k).map(|_| v.int(-100, 100) as f64).collect();
+    let data = [vec![160.0; q], vec![-160.0; k], values];
+    build(("special", true), dims, " deep scores", seed, data, None)
 }

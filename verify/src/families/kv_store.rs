@@ -26,7 +26,18 @@ pub(super) fn cases(seed: u64) -> Vec<Generated> {
             (Dtype::Bf16, Dtype::F8E4m3),
             &json!({ "scales": [0.37, 0.0123] }),
         ),
+        marked("exact", Dtype::Bf16, seed),
+        marked("exact", Dtype::F16, seed),
+        marked("exact", Dtype::F32, seed),
+        marked("special", Dtype::Bf16, seed),
     ]
+}
+
+/// Numbers of tokens on both sides of what waves and blocks take.
+pub(super) fn edges(seed: u64) -> Vec<Generated> {
+    let stored = (Dtype::Bf16, Dtype::Bf16);
+    let one = |t| case((t, 9, 16, 2, 8), seed, "unit", stored, &json!({}));
+    [2, 8, 15, 16, 17, 63, 64, 65].map(one).into()
 }
 
 fn case(
@@ -60,4 +71,37 @@ fn case(
         ("slot_mapping".to_string(), Tensor::from_i32(&[t], &slots)),
     ]);
     generated(OP, (family, false), &label, seed, params.clone(), to, tensors)
+}
+
+/// A copy whose every element names its token and place; or, among them, NaN, infinities, zeros of
+/// either sign and subnormals.
+fn marked(family: &str, dtype: Dtype, seed: u64) -> Generated {
+    let (t, heads, d) = (5, 2, 8);
+    let odd = [f64::NAN, f64::INFINITY, f64::NEG_INFINITY, -0.0, 0.0, 1.1e-39, -9.2e-41];
+    let value = |by: usize| {
+        move |i: usize| match odd.get(i % 11) {
+            Some(x) if family == "special" => *x,
+            // Half-way between two numbers of a bf16 cache.
+            _ if dtype == Dtype::F32 => 257.0 + 2.0 * (i * by % 101) as f64,
+            _ => (i * by % 509) as f64 - 254.0,
+        }
+    };
+    let stored = if dtype == Dtype::F32 { Dtype::Bf16 } else { dtype };
+    let tokens = |by: usize| {
+        let values: Vec<f64> = (0..t * heads * d).map(value(by)).collect();
+        Tensor::from_f64(dtype, &[t, heads, d], &values)
+    };
+    let cache = |by: usize| {
+        let values: Vec<f64> = (0..32 * heads * d).map(|i| (i * by % 251) as f64 - 250.0).collect();
+        Tensor::from_f64(stored, &[2, 16, heads, d], &values)
+    };
+    let tensors = Tensors::from([
+        ("k".to_string(), tokens(37)),
+        ("v".to_string(), tokens(41)),
+        ("k_cache".to_string(), cache(11)),
+        ("v_cache".to_string(), cache(13)),
+        ("slot_mapping".to_string(), Tensor::from_i32(&[t], &[17, 2, -1, 31, 0])),
+    ]);
+    let label = format!("{t} tokens marked {dtype}");
+    generated(OP, (family, true), &label, seed, json!({}), stored, tensors)
 }

@@ -32,9 +32,10 @@ pub(super) fn cases(seed: u64) -> Vec<Generated> {
     // Inputs that are subnormal in f16.
     out.push(f16(SPECIAL, (5, 8, 64, false), seed, |v, n| v.normals(n, 3e-5)));
     out.push(f16(EXACT, (5, 8, 64, true), seed, |v, n| {
-        (0..n).map(|i| if i % 9 == 0 { v.int(-8, 8) as f64 } else { 0.0 }).collect()
+        (0..n).map(|i| if i % 9 == 0 { v.int(-600, 600) as f64 } else { 0.0 }).collect()
     }));
     out.push(row_parallel((4, 6, 48, true), seed));
+    out.push(scaled((2, 260, 12, true), seed));
     out
 }
 
@@ -65,5 +66,13 @@ fn row_parallel(d: Dims, seed: u64) -> Generated {
     let mut g = unit(d, seed, 1.0);
     g.case.params = json!({ "row_parallel": true });
     g.label += " row parallel";
+    g
+}
+
+/// A product with a factor, over more columns than a tile has.
+fn scaled(d: Dims, seed: u64) -> Generated {
+    let mut g = unit(d, seed, 1.0);
+    g.case.params = json!({ "alpha": 0.5 });
+    g.label += " alpha 0.5";
     g
 }

@@ -15,6 +15,7 @@ mod attention_paged;
 mod attention_small;
 mod collectives;
 mod composites;
+mod describe;
 mod draft;
 mod elementwise;
 mod embedding;
@@ -27,15 +28,23 @@ mod moe_experts;
 mod moe_route;
 mod qk_norm_rope;
 mod quantised;
+pub(crate) mod relation_cases;
 mod rms_norm;
 mod rope;
 mod softmax;
+#[cfg(test)]
+mod tests;
 mod values;
 
-use assay_reference::ops::{Op, Tensors};
-use assay_reference::{Case, Dtype, Tensor};
+use std::sync::Arc;
+
+use assay_reference::ops::{Erased, Op, Scope, Tensors};
+use assay_reference::{Case, Dtype, Error, Result, Tensor};
 use serde_json::{Value, json};
 
+use crate::judge::{self, Observation};
+
+pub use describe::{COINCIDE, FamilyInfo, describe};
 pub use values::Values;
 
 /// A generated case and how it is to be judged.
@@ -49,6 +58,27 @@ pub struct Generated {
     pub structured: bool,
 }
 
+impl Generated {
+    /// A run of no subject on this case, for what depends on the inputs alone: the output of that name
+    /// is zeros.
+    ///
+    /// # Errors
+    /// When the case is not its op's, or the op has no such output.
+    pub fn unobserved(&self, output: &str) -> Result<Observation> {
+        let outputs = Erased::open(&self.case)?.1;
+        let named = outputs.into_iter().find(|spec| spec.name == output);
+        let what = || Error::Request(format!("`{}` has no output `{output}`", self.case.op));
+        let shape = named.ok_or_else(what)?.shape;
+        let zeros = vec![0.0; shape.iter().product()];
+        Ok(Observation {
+            case: Arc::new(self.case.clone()),
+            output: Tensor::from_f64(self.case.dtype, &shape, &zeros),
+            label: self.label.clone(),
+            structured: self.structured,
+        })
+    }
+}
+
 /// All cases of an op, with sizes on both sides of every limit; of an op that a kernel implements, those
 /// that the kernels' contracts allow. Empty for an unknown op.
 pub fn cases(op: &str, seed: u64) -> Vec<Generated> {
@@ -56,10 +86,10 @@ pub fn cases(op: &str, seed: u64) -> Vec<Generated> {
         "matmul" => matmul::cases(seed),
         "attention" => attention::cases(seed),
         "gptq_dequant" => gptq_dequant::cases(seed),
-        "add_rms_norm" => add_rms_norm::cases(seed),
-        "qk_norm_rope" => qk_norm_rope::cases(seed),
-        "attention_paged" => attention_paged::cases(seed),
-        "kv_store" => kv_store::cases(seed),
+        "add_rms_norm" => [add_rms_norm::cases(seed), add_rms_norm::edges(seed)].concat(),
+        "qk_norm_rope" => [qk_norm_rope::cases(seed), qk_norm_rope::edges(seed)].concat(),
+        "attention_paged" => [attention_paged::cases(seed), attention_paged::edges(seed)].concat(),
+        "kv_store" => [kv_store::cases(seed), kv_store::edges(seed)].concat(),
         "embedding" => embedding::cases(seed),
         "rms_norm" => rms_norm::cases(seed),
         "awq_dequant" => quantised::dequant::awq::cases(seed),
@@ -113,6 +143,19 @@ pub fn power_cases(op: &str, seed: u64) -> Vec<Generated> {
         "kv_store" => kv_store::cases(seed),
         _ => Vec::new(),
     }
+}
+
+/// The slugs of those faults of which the cases show every key that applies to one of them.
+///
+/// # Errors
+/// When a case is not the op's.
+pub fn separates(op: &str, cases: &[Generated]) -> Result<Vec<&'static str>> {
+    let all = judge::shown(op, cases, Scope::Kernel)?;
+    let mut slugs: Vec<&'static str> = all.iter().map(|s| s.slug).collect();
+    slugs.sort_unstable();
+    slugs.dedup();
+    slugs.retain(|slug| all.iter().all(|s| s.slug != *slug || s.shown));
+    Ok(slugs)
 }
 
 /// Builds a [`Generated`].

@@ -4,8 +4,8 @@
 use assay_reference::{Dtype, Tensor};
 use serde_json::json;
 
-use super::Generated;
 use super::draft::{Draft, EXACT, Family, OUTLIER, SPECIAL, STORED, UNIT};
+use super::{Generated, Values};
 
 const OP: &str = "moe_route";
 
@@ -18,6 +18,7 @@ pub(super) fn small(seed: u64) -> Vec<Generated> {
         out.push(unit((12, 8, 2, true), dtype, seed));
         out.push(unit((12, 8, 2, false), dtype, seed));
         out.push(unit((6, 60, 4, false), dtype, seed));
+        out.push(stored((12, 16, 4, true), dtype, seed));
     }
     out.push(unit((8, 128, 8, true), Dtype::Bf16, seed));
     out.push(unit((6, 8, 1, true), Dtype::Bf16, seed));
@@ -47,7 +48,7 @@ fn build(
     note: &str,
     dtype: Dtype,
     seed: u64,
-    value: impl Fn(&mut super::Values, usize, usize) -> f64,
+    value: impl Fn(&mut Values, usize, usize) -> f64,
 ) -> Generated {
     let how = if normalise { " normalised" } else { "" };
     let draft = Draft::new(OP, family, format!("{t}x{e} top {k}{how}{note}"), dtype, seed);
@@ -60,6 +61,18 @@ fn build(
 
 fn unit(d: Dims, dtype: Dtype, seed: u64) -> Generated {
     build(UNIT, d, "", dtype, seed, |v, _, _| v.normal(1.5))
+}
+
+/// Logits in the model's own dtype, distinct in each row.
+fn stored((t, e, k, normalise): Dims, dtype: Dtype, seed: u64) -> Generated {
+    let draft = Draft::new(OP, UNIT, format!("{t}x{e} top {k} logits {dtype}"), dtype, seed);
+    let mut v = draft.values();
+    let row = |v: &mut Values| -> Vec<f64> {
+        v.permutation(e).into_iter().map(|i| 0.1875 * i as f64 - 1.5).collect()
+    };
+    let logits: Vec<f64> = (0..t).flat_map(|_| row(&mut v)).collect();
+    let params = json!({ "top_k": k, "normalise": normalise });
+    draft.params(params).with("logits", &[t, e], &logits).done()
 }
 
 /// The chosen logits are equal and the others vanish: weights of 1/2, 1/4.

@@ -5,6 +5,7 @@ use assay_reference::ops::Tensors;
 use assay_reference::{Dtype, Tensor};
 use serde_json::json;
 
+use super::draft::{EXACT, Family, OUTLIER, SPECIAL, UNIT};
 use super::{Generated, Values, generated};
 
 const OP: &str = "qk_norm_rope";
@@ -23,13 +24,25 @@ pub(super) fn cases(seed: u64) -> Vec<Generated> {
         random((&[5, 6, 7], 3, 96), seed, 1.0, Dtype::F16),
         outlier(seed),
         lanes(seed),
-        ties(seed, 1.0, 0.5),
-        ties(seed, 1.5, 0.0),
+        exact(seed),
+        tiny(seed),
+        random((&[3, 4, 5], 2, 66), seed, 1.0, Dtype::Bf16),
+        scaled("yarn", seed),
+        scaled("dynamic", seed),
+        special(seed),
     ]
 }
 
+/// Head sizes and numbers of heads on both sides of what waves take.
+pub(super) fn edges(seed: u64) -> Vec<Generated> {
+    let sizes = [2, 62, 66, 80, 126, 130, 256].map(|d| (3, d));
+    let heads = [1, 7, 8, 14, 28, 40].map(|h| (h, 16));
+    let one = |(h, d)| random((&[7, 8, 20_000], h, d), seed, 1.0, Dtype::Bf16);
+    sizes.into_iter().chain(heads).map(one).collect()
+}
+
 fn build(
-    family: &str,
+    family: Family,
     note: &str,
     seed: u64,
     dtype: Dtype,
@@ -42,9 +55,10 @@ fn build(
         ("weight".to_string(), Tensor::from_f64(dtype, &[d], &weight)),
         ("positions".to_string(), Tensor::from_i32(&[t], positions)),
     ]);
-    let params = json!({ "norm": { "eps": 1e-6 }, "rope": { "theta": 1e6 } });
+    let eps = if family == EXACT { 0.0 } else { 1e-6 };
+    let params = json!({ "norm": { "eps": eps }, "rope": { "theta": 1e6 } });
     let label = format!("{t}x{heads}x{d} from {}{note}", positions[0]);
-    generated(OP, (family, false), &label, seed, params, dtype, tensors)
+    generated(OP, family, &label, seed, params, dtype, tensors)
 }
 
 fn weights(v: &mut Values, d: usize) -> Vec<f64> {
@@ -59,7 +73,7 @@ fn random(
 ) -> Generated {
     let mut v = Values::new(seed, &format!("{OP} {positions:?} {heads} {d} {sd} {dtype}"));
     let data = [v.normals(positions.len() * heads * d, sd), weights(&mut v, d)];
-    build("unit", &format!(" sd {sd} {dtype}"), seed, dtype, (positions, heads, d), data)
+    build(UNIT, &format!(" sd {sd} {dtype}"), seed, dtype, (positions, heads, d), data)
 }
 
 /// A few dimensions far larger than the others, as the biases of Qwen2.5's keys make them.
@@ -72,7 +86,7 @@ fn outlier(seed: u64) -> Generated {
         row[124] += 147.0;
     }
     let weight = weights(&mut v, d);
-    build("outlier", "", seed, Dtype::Bf16, (&positions, heads, d), [x, weight])
+    build(OUTLIER, "", seed, Dtype::Bf16, (&positions, heads, d), [x, weight])
 }
 
 /// Row l has its weight in lane l of 64, so that each lost lane shows by itself.
@@ -83,26 +97,59 @@ fn lanes(seed: u64) -> Generated {
     let lit = |i: usize| if i % d % 64 == i / d { 8.0 } else { 0.5 };
     let x = (0..64 * d).map(|i| v.normal(lit(i))).collect();
     let weight = weights(&mut v, d);
-    build("unit", " lanes", seed, Dtype::Bf16, (&positions, 16, d), [x, weight])
+    build(UNIT, " lanes", seed, Dtype::Bf16, (&positions, 16, d), [x, weight])
 }
 
-/// Values of +-2 with eps 0, which become the weights or their negatives, at position 0, where the
-/// rotation multiplies by the attention factor alone. The weights have 8 bits and `half` of the last: as
-/// f32 they lie half-way between two bf16 numbers, and so do 8 bits times 1.5.
-fn ties(seed: u64, factor: f64, half: f64) -> Generated {
-    let (heads, d) = (2, 64);
-    let mut v = Values::new(seed, &format!("qk_norm_rope ties {factor}"));
-    let x = (0..heads * d).map(|_| if v.below(2) == 0 { 2.0 } else { -2.0 }).collect();
-    let weight: Vec<f64> = (0..d).map(|_| v.int(128, 255) as f64 + half).collect();
-    let data = [x, weight.clone()];
-    let note = format!(" ties, factor {factor}");
-    let mut g = build("exact", &note, seed, Dtype::Bf16, (&[0], heads, d), data);
-    g.structured = true;
-    let scaling = json!({
-        "rope_type": "yarn", "factor": 4.0, "original_max_position": 4096, "beta_fast": 32.0,
-        "beta_slow": 1.0, "truncate": true, "attention_factor": factor,
-    });
-    g.case.params = json!({ "norm": { "eps": 0.0 }, "rope": { "theta": 1e6, "scaling": scaling } });
-    g.case.tensors.insert("weight".into(), Tensor::from_f64(Dtype::F32, &[d], &weight));
+/// At position 0, an eighth of the elements +-5 and the others +-1: the scale is 1/2, and nothing turns.
+fn exact(seed: u64) -> Generated {
+    let (heads, d) = (3, 64);
+    let mut v = Values::new(seed, "qk_norm_rope exact");
+    let mut x = Vec::new();
+    for _ in 0..2 * heads {
+        let large = v.permutation(d);
+        x.extend(large.into_iter().map(|i| if i < d / 8 { 5.0 } else { 1.0 } * [1.0, -1.0][i % 2]));
+    }
+    // 5/2 of an odd weight lies half-way between two bf16 numbers.
+    let weight = (0..d).map(|i| 53.0 + 2.0 * (i % 5) as f64).collect();
+    build(EXACT, "", seed, Dtype::Bf16, (&[0, 0], heads, d), [x, weight])
+}
+
+/// One kind a token: NaN, infinities, zeros of either sign, subnormals, large values.
+fn special(seed: u64) -> Generated {
+    let (heads, d) = (2, 32);
+    let mut v = Values::new(seed, "qk_norm_rope special");
+    let mut x = v.normals(6 * heads * d, 1.0);
+    let row = heads * d;
+    x[3] = f64::NAN;
+    x[row + 5] = f64::INFINITY;
+    for i in 0..row {
+        x[2 * row + i] = if i % 2 == 0 { 0.0 } else { -0.0 };
+        x[3 * row + i] = 1.1e-39 * (1.0 + i as f64);
+        x[4 * row + i] *= 2e4;
+    }
+    let weight = weights(&mut v, d);
+    build(SPECIAL, "", seed, Dtype::Bf16, (&[0, 1, 7, 300, 4000, 30_000], heads, d), [x, weight])
+}
+
+/// Heads so small that another eps shows, under an eps that models do not have.
+fn tiny(seed: u64) -> Generated {
+    let mut g = random((&[5, 6], 3, 80), seed, 1e-3, Dtype::Bf16);
+    g.case.params["norm"]["eps"] = json!(1e-5);
+    g.label += " eps 1e-5";
+    g
+}
+
+/// Under a scaling for long contexts, as Qwen3 documents it.
+fn scaled(name: &str, seed: u64) -> Generated {
+    let positions = [0, 257, 4095, 32_767, 39_999];
+    let mut g = random((&positions, 1, 128), seed, 1.0, Dtype::Bf16);
+    g.case.params["rope"]["scaling"] = match name {
+        "yarn" => json!({
+            "rope_type": "yarn", "factor": 4.0, "original_max_position": 32768, "beta_fast": 32.0,
+            "beta_slow": 1.0, "truncate": true, "attention_factor": 1.138_629_436_111_989,
+        }),
+        _ => json!({ "rope_type": "dynamic", "factor": 2.0, "max_position": 2048 }),
+    };
+    g.label += &format!(" {name}");
     g
 }

@@ -22,6 +22,7 @@ pub(super) fn small(seed: u64) -> Vec<Generated> {
         out.push(exact((5, 128), dtype, seed));
     }
     out.push(heads((3, 4, 128), seed));
+    out.push(first_heads((3, 5, 32), seed));
     out.push(unit((3, 130), Dtype::Bf16, 3e-5, seed));
     out.push(unit((6, 9), Dtype::Bf16, 1.0, seed));
     out.push(exact((3, 760), Dtype::Bf16, seed));
@@ -72,6 +73,14 @@ fn heads((t, heads, d): (usize, usize, usize), seed: u64) -> Generated {
     draft.with("x", &[t, heads, d], &x).with("weight", &[d], &w).done()
 }
 
+/// The first three heads of each token of a fused buffer.
+fn first_heads(d: (usize, usize, usize), seed: u64) -> Generated {
+    let mut g = heads(d, seed);
+    g.case.params["heads"] = json!(3);
+    g.label += ", the first 3";
+    g
+}
+
 /// An eighth of the elements +-5, the others +-1, times a power of two: the mean square is a power of
 /// 4, and with eps 0 the scale is exact. D is a multiple of 8.
 fn exact((rows, d): Dims, dtype: Dtype, seed: u64) -> Generated {
@@ -86,7 +95,10 @@ fn exact((rows, d): Dims, dtype: Dtype, seed: u64) -> Generated {
             if v.below(2) == 0 { by * size } else { -by * size }
         }));
     }
-    let w: Vec<f64> = (0..d).map(|i| [2.0, 4.0, 6.0, -2.0, 10.0, 8.0][i % 6]).collect();
+    // Five times an odd weight of all significand bits but two lies half-way between two stored
+    // numbers.
+    let least = if dtype == Dtype::Bf16 { 53.0 } else { 413.0 };
+    let w: Vec<f64> = (0..d).map(|i| least + 2.0 * (i % 5) as f64).collect();
     draft.with("x", &[rows, d], &x).with("weight", &[d], &w).done()
 }
 

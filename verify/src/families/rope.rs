@@ -60,6 +60,7 @@ fn scalings() -> Vec<(&'static str, Value)> {
     ]
 }
 
+#[expect(clippy::too_many_arguments, reason = "all that a case of rope is")]
 fn build(
     family: Family,
     positions: &[i32],

@@ -101,7 +101,8 @@ impl Search<'_> {
         let fit = right.fit(&observed, self.tokens);
         let verdict = if fit.ratio <= 1.0 {
             let conventions = vec!["legitimate rounding".into()];
-            Verdict::Pass { conventions, unseen_faults: Vec::new() }
+            let (unseen_faults, indistinct, fault_pairs) = Default::default();
+            Verdict::Pass { conventions, unseen_faults, indistinct, fault_pairs }
         } else {
             self.name(span, &observed, &right, &fit)?
         };

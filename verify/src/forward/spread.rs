@@ -68,7 +68,7 @@ impl Spread {
             let Some(values) = values.get(..width * tokens) else { continue };
             let fit = Spread::fit_at(probe, &members, values, tokens);
             // NaN is worse than anything.
-            if first || !(fit.ratio <= worst.ratio) {
+            if first || fit.ratio > worst.ratio || fit.ratio.is_nan() {
                 worst = fit;
             }
             first = false;
@@ -141,7 +141,7 @@ fn statistic<'m>(
     }
     let mut worst = (0, 0.0);
     for (i, &r) in rows.iter().enumerate() {
-        if !(r <= worst.1) {
+        if r > worst.1 || r.is_nan() {
             worst = (i, r);
         }
     }

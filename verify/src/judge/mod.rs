@@ -12,12 +12,14 @@ mod evidence;
 mod explain;
 mod faults;
 mod longer;
+mod near;
 mod outputs;
 pub mod panel;
 mod pattern;
 mod picture;
 mod progress;
 mod search;
+mod separate;
 mod sieve;
 mod unseen;
 
@@ -29,9 +31,11 @@ use assay_reference::{Case, Dtype, Error, Result, Tensor};
 use serde::Serialize;
 
 pub use accept::{Metrics, lambda};
+pub use near::near;
 pub use picture::{BINS, Histogram, Picture};
 pub use progress::{Searching, watch};
 
+use crate::families::Generated;
 use crate::finding::Finding;
 
 /// One run of a subject on a case.
@@ -66,8 +70,18 @@ pub enum Unseen {
     /// Those that apply to the cases' shapes, or would to a longer sequence: for recordings, whose
     /// shapes are what they are.
     Applicable,
-    /// All of the catalogue.
+    /// All of the catalogue, and what else could pass as the accepted convention.
     Catalogue,
+    /// The same, and the pairs of faults that could be called by each other's name.
+    Pairs,
+}
+
+/// What cases cannot tell from an accepted convention.
+#[derive(Clone, Debug, Default)]
+struct Hidden {
+    faults: Vec<String>,
+    indistinct: Vec<String>,
+    fault_pairs: Vec<String>,
 }
 
 /// The outcome for a subject.
@@ -80,6 +94,13 @@ pub enum Verdict {
         conventions: Vec<String>,
         /// Catalogued faults that these cases cannot see.
         unseen_faults: Vec<String>,
+        /// Other variants that these cases cannot tell from the accepted convention, though others
+        /// could: `defaults ~ probs=stored`.
+        #[serde(skip_serializing_if = "Vec::is_empty")]
+        indistinct: Vec<String>,
+        /// Pairs of faults that these cases would call by each other's name, where that was asked.
+        #[serde(skip_serializing_if = "Vec::is_empty")]
+        fault_pairs: Vec<String>,
     },
     /// A named fault explains what no convention does.
     Fail {
@@ -105,9 +126,14 @@ pub enum Verdict {
 }
 
 impl Verdict {
-    /// `pass`, `FAIL`, ...
+    /// `pass`, `FAIL`, ... A pass is a bare one only if the cases can see everything catalogued.
     pub fn word(&self) -> &'static str {
         match self {
+            Verdict::Pass { unseen_faults, indistinct, .. }
+                if !unseen_faults.is_empty() || !indistinct.is_empty() =>
+            {
+                "pass, limited"
+            }
             Verdict::Pass { .. } => "pass",
             Verdict::Fail { .. } => "FAIL",
             Verdict::Unexplained { .. } => "UNEXPLAINED",
@@ -241,4 +267,29 @@ fn judge_one(
 /// As [`judge`].
 pub fn reference_output(run: &Observation, options: Options) -> Result<Tensor> {
     search::corrected::<Erased>(run, options)
+}
+
+/// A catalogued fault, and whether cases show it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Shown {
+    /// Name within the op: `k_limit`.
+    pub slug: &'static str,
+    /// With the op and the key: `matmul.k_limit (limit 4096)`.
+    pub name: String,
+    /// Whether a subject that has it on top of the defaults would pass under no legitimate convention.
+    pub shown: bool,
+}
+
+/// For each catalogued fault that applies to one of the cases, all of the op named `op`, whether they
+/// show it: from the reference alone.
+///
+/// # Errors
+/// When a case is not the op's.
+pub fn shown(op: &str, cases: &[Generated], scope: Scope) -> Result<Vec<Shown>> {
+    let one = |(key, shown): (explain::Key, bool)| Shown {
+        slug: key.1,
+        name: separate::name(op, &key),
+        shown,
+    };
+    Ok(unseen::shown(cases, scope)?.into_iter().map(one).collect())
 }

@@ -30,10 +30,23 @@ impl Judgement {
 fn joined(these: Verdict, output: &str, other: Verdict) -> Verdict {
     match (these, other) {
         (
-            Verdict::Pass { conventions: ours, unseen_faults: mut unseen },
-            Verdict::Pass { conventions: theirs, unseen_faults },
+            Verdict::Pass {
+                conventions: ours,
+                unseen_faults: mut unseen,
+                mut indistinct,
+                mut fault_pairs,
+            },
+            Verdict::Pass {
+                conventions: theirs,
+                unseen_faults,
+                indistinct: hidden,
+                fault_pairs: pairs,
+            },
         ) => {
+            // What one output tells apart is told apart.
             unseen.retain(|fault| unseen_faults.contains(fault));
+            indistinct.retain(|pair| hidden.contains(pair));
+            fault_pairs.retain(|pair| pairs.contains(pair));
             let both: Vec<String> = ours.iter().filter(|c| theirs.contains(c)).cloned().collect();
             if both.is_empty() {
                 let text = format!(
@@ -45,7 +58,7 @@ fn joined(these: Verdict, output: &str, other: Verdict) -> Verdict {
                     findings: vec![Finding::new("conventions_disagree", text)],
                 };
             }
-            Verdict::Pass { conventions: both, unseen_faults: unseen }
+            Verdict::Pass { conventions: both, unseen_faults: unseen, indistinct, fault_pairs }
         }
         (Verdict::Pass { .. }, Verdict::IllConditioned { where_ }) => {
             Verdict::IllConditioned { where_: format!("output `{output}`: {where_}") }
@@ -71,8 +84,12 @@ mod tests {
 
     fn pass(conventions: &[&str], unseen: &[&str]) -> Judgement {
         let owned = |names: &[&str]| names.iter().map(|n| (*n).to_string()).collect();
-        let verdict =
-            Verdict::Pass { conventions: owned(conventions), unseen_faults: owned(unseen) };
+        let verdict = Verdict::Pass {
+            conventions: owned(conventions),
+            unseen_faults: owned(unseen),
+            indistinct: owned(unseen),
+            fault_pairs: Vec::new(),
+        };
         let judgement = Judgement::skipped("");
         Judgement { verdict, runs: 2, elements: 10, worst: 0.5, equal_share: 0.5, ..judgement }
     }

@@ -97,11 +97,12 @@ impl Panel {
         };
         let options = Options { scope, unseen: Unseen::Nothing, preset: None };
         let run = Run::<Erased>::new(&observation, output, options)?;
-        let mut all: Vec<Convention<Erased>> = conventions(&run, options);
+        let mut all: Vec<Convention<Erased>> = conventions(std::slice::from_ref(&run), options);
         if let Some(only) = only {
             all.retain(|c| only.contains(&c.label.as_str()));
             if all.len() != only.len() {
-                let known: Vec<String> = conventions(&run, options).iter().map(label).collect();
+                let known: Vec<String> =
+                    conventions(std::slice::from_ref(&run), options).iter().map(label).collect();
                 let what = format!("expected conventions among {known:?}, got {only:?}");
                 return Err(Error::Request(format!("{}: {what}", case.op)));
             }

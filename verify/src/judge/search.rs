@@ -9,7 +9,7 @@ use super::explain::Subject;
 use super::picture::{Histogram, Picture};
 use super::progress::Progress;
 use super::sieve::Sieve;
-use super::{Judgement, Observation, Options, Unseen, Verdict, bias, faults, unseen};
+use super::{Hidden, Judgement, Observation, Options, Unseen, Verdict, bias, faults, unseen};
 use crate::finding::Finding;
 
 /// A complete choice of an op's knobs.
@@ -23,14 +23,19 @@ pub(super) struct Convention<O: Op> {
 
 /// All combinations of the knobs' allowed choices, the defaults first, then the common ones by number of
 /// changes, then the rare ones; or the one of a preset, which is what the runs' setups then start from.
-pub(super) fn conventions<O: Op>(run: &Run<'_, O>, options: Options) -> Vec<Convention<O>> {
+/// Runs may differ in their knobs, as a scaling has one more: those of the run that has most are taken.
+pub(super) fn conventions<O: Op>(runs: &[Run<'_, O>], options: Options) -> Vec<Convention<O>> {
     if options.preset.is_some() {
-        let label = run.preset.join(" ");
+        let label = runs[0].preset.join(" ");
         return vec![Convention { label, edits: Vec::new(), rare: false }];
     }
-    let (params, scope) = (&run.base.params, options.scope);
+    let scope = options.scope;
+    let knobs = runs
+        .iter()
+        .map(|r| O::knobs(&r.base.params))
+        .reduce(|most, knobs| if knobs.len() > most.len() { knobs } else { most });
     let mut all = vec![Combination::<O>::default()];
-    for knob in O::knobs(params) {
+    for knob in knobs.unwrap_or_default() {
         let mut next = Vec::new();
         for combination in &all {
             for (i, choice) in knob.choices.iter().enumerate() {
@@ -257,7 +262,7 @@ pub(super) fn run<O: Op>(
 ) -> Result<Judgement> {
     let runs: Vec<Run<'_, O>> =
         runs.iter().map(|r| Run::new(r, output, options)).collect::<Result<_>>()?;
-    let conventions = conventions(&runs[0], options);
+    let conventions = conventions(&runs, options);
     let mut baselines: Vec<Baseline> =
         runs.par_iter().map(|r| Baseline::new::<O>(r, &conventions)).collect();
     let everywhere = |baselines: &[Baseline]| -> Vec<usize> {
@@ -285,12 +290,8 @@ pub(super) fn run<O: Op>(
         histogram: Histogram::default(),
         picture: None,
     };
-    if let Some(&first) = alive.first() {
-        let names = alive.iter().map(|&c| label(&conventions[c])).collect();
-        explained::<O>(&mut judgement, &runs, &baselines, (first, &conventions[first]), options);
-        if let Verdict::Pass { conventions, .. } = &mut judgement.verdict {
-            *conventions = names;
-        }
+    if !alive.is_empty() {
+        explained::<O>(&mut judgement, &runs, &baselines, (&conventions, &alive), options)?;
         return Ok(judgement);
     }
     let near: Vec<(usize, Metrics)> = runs
@@ -331,9 +332,10 @@ fn explained<O: Op>(
     judgement: &mut Judgement,
     runs: &[Run<'_, O>],
     baselines: &[Baseline],
-    (index, convention): (usize, &Convention<O>),
+    (conventions, alive): (&[Convention<O>], &[usize]),
     options: Options,
-) {
+) -> Result<()> {
+    let index = alive[0];
     let metrics: Vec<Metrics> = baselines.iter().filter_map(|b| b.by_convention[index]).collect();
     judgement.worst = metrics.iter().map(|m| m.worst).fold(0.0, f64::max);
     judgement.histogram = histogram(&metrics);
@@ -341,7 +343,7 @@ fn explained<O: Op>(
     if runs.len() > 1 {
         let worst = |i: &usize| metrics[*i].worst;
         let telling = (0..runs.len()).max_by(|a, b| worst(a).total_cmp(&worst(b)));
-        judgement.picture = telling.map(|i| picture(&runs[i], convention));
+        judgement.picture = telling.map(|i| picture(&runs[i], &conventions[index]));
     }
     judgement.equal_share =
         metrics.iter().map(|m| m.equal).sum::<usize>() as f64 / judgement.elements as f64;
@@ -356,17 +358,23 @@ fn explained<O: Op>(
                 runs[0].observation.label, m.vague, m.elements
             ),
         }
-    } else if let Some(finding) = bias::test::<O>(runs, convention) {
+    } else if let Some(finding) = bias::test::<O>(runs, &conventions[index]) {
         Verdict::Fail { findings: vec![finding] }
     } else {
-        let mut unseen_faults = Vec::new();
+        let mut hidden = Hidden::default();
         if options.unseen != Unseen::Nothing {
-            let (unseen, tried) = unseen::unseen::<O>(runs, convention, options.unseen);
+            let (found, tried) = unseen::hidden::<O>(runs, conventions, alive, options)?;
             judgement.hypotheses += tried;
-            unseen_faults = unseen;
+            hidden = found;
         }
-        Verdict::Pass { conventions: Vec::new(), unseen_faults }
+        Verdict::Pass {
+            conventions: alive.iter().map(|&c| label(&conventions[c])).collect(),
+            unseen_faults: hidden.faults,
+            indistinct: hidden.indistinct,
+            fault_pairs: hidden.fault_pairs,
+        }
     };
+    Ok(())
 }
 
 fn histogram(metrics: &[Metrics]) -> Histogram {
@@ -442,8 +450,9 @@ fn closest<O: Op>(run: &Run<'_, O>, conventions: &[Convention<O>]) -> (usize, Ex
 
 /// See [`super::reference_output`].
 pub(super) fn corrected<O: Op>(run: &Observation, options: Options) -> Result<Tensor> {
-    let run = Run::<O>::new(run, None, options)?;
+    let run = [Run::<O>::new(run, None, options)?];
     let conventions = conventions(&run, options);
+    let [run] = run;
     let (index, e, _) = closest::<O>(&run, &conventions);
     let rounding = run.rounding(&run.setup(&conventions[index].edits));
     Ok(run.observation.output.map(|i, o| {

@@ -40,8 +40,8 @@ impl Outcome {
             Verdict::Pass { .. } => Result::Pass,
             _ => Result::Fail,
         };
-        if let Verdict::Pass { conventions: c, unseen_faults, .. } = verdict {
-            (conventions, unseen) = (c.clone(), unseen_faults.clone());
+        if let Verdict::Pass { conventions: c, unseen_faults, indistinct, .. } = verdict {
+            (conventions, unseen) = (c.clone(), [&unseen_faults[..], indistinct].concat());
         }
         let findings = verdict.findings().into_iter().map(|f| f.name).collect();
         Some(Outcome { result, conventions, unseen, findings })

@@ -169,7 +169,7 @@ impl<'a> Trial<'a> {
     ) -> Result<Vec<FaultRow>> {
         let mut draw = Values::new(self.seed, "power fault");
         let chain = chains[draw.below(chains.len())];
-        let drawn = if index % 2 == 0 { 0 } else { draw.below(self.labels().len()) };
+        let drawn = if index.is_multiple_of(2) { 0 } else { draw.below(self.labels().len()) };
         let mut bases = Vec::new();
         for label in [drawn, 0] {
             let label = &self.labels()[label];

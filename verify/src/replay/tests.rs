@@ -95,7 +95,8 @@ fn a_file_that_makes_no_sense_is_refused_with_its_key() {
     let refused = |path: &Path| format!("{:#}", Replay::read(path).expect_err("refused"));
 
     let sound = replay.options.clone();
-    let edits: [(&str, fn(&mut assay_hip::LaunchOptions)); 4] = [
+    type Edit = fn(&mut assay_hip::LaunchOptions);
+    let edits: [(&str, Edit); 4] = [
         ("fill", |o| o.fill.clear()),
         ("threads", |o| o.threads = 0),
         ("ulps", |o| o.ulps = u32::MAX),

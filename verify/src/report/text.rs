@@ -31,15 +31,40 @@ pub fn check(reports: &[KernelReport]) -> String {
     let mut out = table.render();
     for r in reports {
         out += &details(&r.kernel, &r.judgement.verdict);
-        if let Verdict::Pass { unseen_faults, .. } = &r.judgement.verdict
-            && !unseen_faults.is_empty()
-        {
-            let list = unseen_faults.join(", ");
-            out += &format!("\n{}: faults that these cases cannot see: {list}\n", r.kernel);
-        }
+        out += &limits(&r.kernel, &r.judgement.verdict);
         if !r.judgement.ill_conditioned.is_empty() {
             let list = r.judgement.ill_conditioned.join(", ");
             out += &format!("\n{}: too uncertain to be evidence: {list}\n", r.kernel);
+        }
+    }
+    out
+}
+
+/// Most pairs that are printed of a kind.
+const PRINTED: usize = 12;
+
+/// What a pass leaves open.
+fn limits(subject: &str, verdict: &Verdict) -> String {
+    let Verdict::Pass { unseen_faults, indistinct, fault_pairs, .. } = verdict else {
+        return String::new();
+    };
+    let mut out = String::new();
+    if !unseen_faults.is_empty() {
+        let list = unseen_faults.join(", ");
+        out += &format!("\n{subject}: faults that these cases cannot see: {list}\n");
+    }
+    for (pairs, what) in [
+        (indistinct, "not distinguishable by these cases"),
+        (fault_pairs, "caught, but may be called by each other's name"),
+    ] {
+        for pair in pairs.iter().take(PRINTED) {
+            out += &format!("\n{subject}: {what}: {pair}");
+        }
+        if pairs.len() > PRINTED {
+            out += &format!("\n{subject}: and {} more, which --json lists", pairs.len() - PRINTED);
+        }
+        if !pairs.is_empty() {
+            out += "\n";
         }
     }
     out

@@ -31,6 +31,8 @@ enum What {
     Kernels,
     /// Ops with their arguments, points, conventions and number of faults
     Ops,
+    /// Families of cases, and which faults each separates from every convention
+    Families,
     /// Conventions and faults of every op, with meaning and source
     Variants,
     /// Named sets of rounding conventions
@@ -70,6 +72,16 @@ impl Visitor for Describe {
     }
 }
 
+fn families_of(op: &str) -> String {
+    let mut out = format!("{op}\n");
+    for f in families::describe(op) {
+        out += &format!("  {:<8}  {}\n", f.name, f.description);
+        let list = if f.separates.is_empty() { "-".into() } else { f.separates.join(", ") };
+        out += &format!("            separates {list}\n");
+    }
+    out
+}
+
 pub(super) fn run(args: &ListArgs) -> anyhow::Result<u8> {
     if args.what != What::Variants && (args.op.is_some() || args.json.json.is_some()) {
         anyhow::bail!("--op and --json go with `assay list variants` only");
@@ -88,6 +100,7 @@ pub(super) fn run(args: &ListArgs) -> anyhow::Result<u8> {
             }
             t.render()
         }
+        What::Families => ops::NAMES.iter().map(|op| families_of(op)).collect(),
         What::Presets => {
             let mut t = Table::new(&["preset", "stored as", "meaning"]);
             for p in PRESETS {

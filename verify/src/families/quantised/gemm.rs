@@ -35,7 +35,9 @@ fn spec(op: &str, w: Weight) -> Box<dyn Spec> {
         _ => {
             let block = [16, usize::try_from(group).unwrap_or(k)];
             let scale_dtype = if act { Dtype::Bf16 } else { Dtype::F32 };
-            Box::new(Fp8 { n, k, block, scales, scale_dtype, every_code: false })
+            // NaN codes among the others, in half of the columns.
+            let every_code = k == SPECIAL_K;
+            Box::new(Fp8 { n, k, block, scales, scale_dtype, every_code })
         }
     }
 }
@@ -92,6 +94,9 @@ fn params(op: &str, dequant: Value, row_parallel: bool) -> Value {
     json!({ "dequant": dequant, "matmul": matmul })
 }
 
+/// Inputs of the special cases, and of no other ones.
+const SPECIAL_K: usize = 56;
+
 const WEIGHT: Weight =
     Weight { k: 264, n: 8, scales: Scales::Trained, asym: true, act: false, group: 32 };
 
@@ -109,7 +114,17 @@ pub(in super::super) fn small(op: &'static str, seed: u64) -> Vec<Generated> {
     // Beyond every K limit.
     out.push(unit(op, 1, Weight { k: 16_416, ..WEIGHT }, Dtype::Bf16, false, seed));
     out.extend(other_widths(op, seed));
+    out.push(scaled(op, seed));
     out
+}
+
+/// A product with a factor, over more columns than a tile has.
+fn scaled(op: &'static str, seed: u64) -> Generated {
+    let weight = Weight { k: 64, n: 264, ..WEIGHT };
+    let mut g = unit(op, 1, weight, Dtype::Bf16, false, seed);
+    g.case.params["matmul"]["alpha"] = json!(0.5);
+    g.label += " alpha 0.5";
+    g
 }
 
 pub(in super::super) fn cases(op: &'static str, seed: u64) -> Vec<Generated> {
@@ -163,7 +178,8 @@ fn unit(
         .case(row_parallel, |v| (v.normals(m * k, 1.0), Some(v.normals(n, 1.0))))
 }
 
-/// Scales 1, 2 and 4 and a few terms of +-1: every partial sum is exact.
+/// Scales 1, 2 and 4 and a few terms of small integers: every partial sum is exact, and many a result
+/// lies half-way between two stored numbers.
 fn exact(op: &'static str, dtype: Dtype, seed: u64) -> Generated {
     let m = 9;
     let weight = Weight { scales: Scales::Powers, k: 72, n: 16, ..WEIGHT };
@@ -172,7 +188,8 @@ fn exact(op: &'static str, dtype: Dtype, seed: u64) -> Generated {
         let mut x = vec![0.0; m * k];
         // Row r takes every m-th term, so that together the rows weigh every term.
         for (i, x) in x.iter_mut().enumerate().filter(|(i, _)| i % k % m == i / k) {
-            *x = if (i / 3) % 2 == 0 { 1.0 } else { -1.0 };
+            *x = [1.0, -5.0, 37.0, -1.0, 5.0, -37.0][v.below(6)]
+                * if i % 2 == 0 { 1.0 } else { -1.0 };
         }
         (x, Some((0..n).map(|_| v.int(-40, 40) as f64).collect()))
     })
@@ -198,7 +215,7 @@ fn outlier(op: &'static str, dtype: Dtype, seed: u64) -> Generated {
 /// One kind a row: NaN, infinities, zeros, values that are subnormal in f16.
 fn special(op: &'static str, dtype: Dtype, seed: u64) -> Generated {
     let m = 6;
-    let weight = Weight { k: 64, n: 16, ..WEIGHT };
+    let weight = Weight { k: SPECIAL_K, n: 16, ..WEIGHT };
     let (k, n) = (weight.k, weight.n);
     Product { op, family: SPECIAL, m, weight, note: "", dtype, seed }.case(false, |v| {
         let mut x = v.normals(m * k, 1.0);

@@ -268,7 +268,8 @@ impl Spec for Fp8 {
     }
 
     fn label(&self) -> String {
-        let Fp8 { n, k, block: [rows, columns], scale_dtype, .. } = *self;
-        format!("{n}x{k} blocks {rows}x{columns} {scale_dtype}")
+        let Fp8 { n, k, block: [rows, columns], scale_dtype, every_code, .. } = *self;
+        let codes = if every_code { " every code" } else { "" };
+        format!("{n}x{k} blocks {rows}x{columns} {scale_dtype}{codes}")
     }
 }

@@ -42,7 +42,8 @@ fn without_an_entry_it_is_missing() {
 
 #[test]
 fn whatever_changed_is_named() {
-    let edits: [(&str, fn(&mut Entry)); 6] = [
+    type Edit = fn(&mut Entry);
+    let edits: [(&str, Edit); 6] = [
         ("source", |e| e.identity.source.push('x')),
         ("code", |e| e.identity.code.push('x')),
         ("toolchain", |e| e.identity.toolchain.push('x')),

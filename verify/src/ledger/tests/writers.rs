@@ -19,7 +19,7 @@ fn concurrent_writers_lose_nothing() {
             });
         }
         // A reader meanwhile sees a sound ledger, or none yet.
-        let seen = || (0..20).filter_map(|_| path.exists().then(|| Ledger::read(&path)));
+        let seen = || (0..20).filter(|_| path.exists()).map(|_| Ledger::read(&path));
         scope.spawn(move || seen().for_each(|l| drop(l.expect("sound at any time"))));
     });
     let ledger = Ledger::read(&path).expect("sound");

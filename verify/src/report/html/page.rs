@@ -132,8 +132,10 @@ fn section(row: &Row<'_>) -> String {
         Verdict::Skipped { reason } => {
             let _ = writeln!(out, "<p>Skipped: {}</p>", escape(reason));
         }
-        Verdict::Pass { unseen_faults, .. } if !unseen_faults.is_empty() => {
-            let list = escape(&unseen_faults.join(", "));
+        Verdict::Pass { unseen_faults, indistinct, .. }
+            if !unseen_faults.is_empty() || !indistinct.is_empty() =>
+        {
+            let list = escape(&[&unseen_faults[..], indistinct].concat().join(", "));
             let _ = writeln!(out, "<p>Not distinguishable by these cases: {list}</p>");
         }
         _ => {}

@@ -101,7 +101,7 @@ pub(super) fn read(source: &Source<'_>) -> Result<Quantised> {
 /// The last group if it is partial and that is what is wrong.
 pub(super) fn last_partial(source: &Source<'_>, k: usize) -> Option<usize> {
     let size = source.group_size(k);
-    let applies = source.run.is("partial_group_scale") && k % size != 0 && k > size;
+    let applies = source.run.is("partial_group_scale") && !k.is_multiple_of(size) && k > size;
     applies.then(|| k / size)
 }
 

@@ -224,8 +224,8 @@ mod tests {
     fn stores_round_as_the_standards_say() {
         let bf = |x| Store::Nearest.round(Dtype::Bf16, x);
         // 1 + 2^-8 is a tie, 1 + 3 x 2^-8 another: both go to the even neighbour.
-        assert_eq!([bf(1.003_906_25), bf(1.011_718_75)], [1.0, 1.015_625]);
-        assert_eq!(Store::TiesAway.round(Dtype::Bf16, 1.003_906_25), 1.007_812_5);
+        assert_eq!([bf(1.0 + 1.0 / 256.0), bf(1.0 + 3.0 / 256.0)], [1.0, 1.015_625]);
+        assert_eq!(Store::TiesAway.round(Dtype::Bf16, 1.0 + 1.0 / 256.0), 1.007_812_5);
         assert_eq!(Store::Truncate.round(Dtype::Bf16, -1.99999), -1.992_187_5);
         assert_eq!(bf(3.4e38), f32::INFINITY);
         let half = |x| Store::Nearest.round(Dtype::F16, x);

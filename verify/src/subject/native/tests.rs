@@ -318,7 +318,8 @@ impl Visitor for Agree<'_> {
             let near = if op == "rope" { 1e-3 } else { 2e-5 };
             let off = |(g, w): &(&f64, &f64)| {
                 let r = output.round(**w);
-                !same(**g, r) && !((**g - r).abs() <= 2.0 * output.ulp(r) + near * scale)
+                !same(**g, r)
+                    && ((**g - r).abs() > 2.0 * output.ulp(r) + near * scale || (**g - r).is_nan())
             };
             let outside: Vec<_> =
                 got.iter().zip(&want).enumerate().filter(|(_, p)| off(p)).collect();
@@ -424,7 +425,8 @@ impl Visitor for Named<'_> {
             if verdict.is_pass() {
                 self.report[0].push(id);
             } else if !text.contains(fault.slug) {
-                self.report[1].push(format!("{id}: {}", &text[..text.len().min(300)]));
+                self.report[1]
+                    .push(format!("{id}: {}", text.chars().take(300).collect::<String>()));
             }
         }
     }
