@@ -12,12 +12,11 @@ fn report(args: &[&str]) -> String {
     serde_json::to_string_pretty(&json).expect("JSON")
 }
 
-/// Attention is left out here: its part is the longest, and the suite is the same code for all kernels.
+/// One kernel stands for all: the suite is the same code for them. Nothing is kept between runs, each in
+/// a process of its own.
 #[test]
 fn the_report_is_the_same_for_any_number_of_threads_and_for_every_run() {
-    let args = |threads| {
-        ["--seed", "7", "--kernel", "gemm_bf16", "--kernel", "gptq_dequant", "--threads", threads]
-    };
+    let args = |threads| ["--seed", "11", "--kernel", "gptq_dequant", "--threads", threads];
     let (one, two) = (report(&args("1")), report(&args("2")));
     assert!(one == two, "1 thread:\n{one}\n2 threads:\n{two}");
 }
@@ -45,13 +44,6 @@ fn all_kernels_pass_under_another_seed_and_are_admitted() {
     let list = golden::path("../docs/kernels.toml");
     let gate = cli::assay(["gate", ledger, "--require", list.to_str().expect("UTF-8")]);
     assert_eq!(gate.code, 0, "{gate:#?}");
-}
-
-/// Nothing is kept between runs: two of them, each in its own process, agree.
-#[test]
-fn a_second_run_gives_the_same_report() {
-    let args = ["--seed", "11", "--kernel", "gptq_dequant"];
-    assert!(report(&args) == report(&args));
 }
 
 #[test]
