@@ -1,6 +1,8 @@
-//! The catalogue: every convention and every fault of every op, with what it means and where it was seen.
+//! The catalogue: every convention and every fault of every op and of the forward, with what it means and
+//! where it was seen.
 
 use assay_reference::ops::{self, Op, Visitor, sources};
+use assay_reference::qwen::variant;
 use serde::Serialize;
 
 use crate::families;
@@ -31,7 +33,7 @@ impl Kind {
 pub struct Variant {
     /// Whether it is legitimate.
     pub kind: Kind,
-    /// The op.
+    /// The op, or `forward`.
     pub op: &'static str,
     /// A convention's `knob=value`, a fault's slug.
     pub name: String,
@@ -53,14 +55,33 @@ pub struct Variant {
     pub source: &'static str,
 }
 
-/// All variants of an op, conventions first, each once; `None` when there is no such op.
+/// What the whole model is called among the ops.
+pub const FORWARD: &str = "forward";
+
+/// All variants of an op or of the forward, conventions first, each once; `None` when there is no such op.
 pub fn of(op: &str) -> Option<Vec<Variant>> {
-    ops::visit(op, List)
+    if op == FORWARD { Some(forward()) } else { ops::visit(op, List) }
+}
+
+/// The wrong forwards. Their forms depend on the model.
+fn forward() -> Vec<Variant> {
+    let row = |e: &variant::Entry| Variant {
+        kind: Kind::Fault,
+        op: FORWARD,
+        name: e.slug.to_string(),
+        code: Some(e.code),
+        default: None,
+        framework_only: None,
+        keys: Vec::new(),
+        description: e.summary.to_string(),
+        source: e.source,
+    };
+    variant::catalogue().map(row).collect()
 }
 
 /// All variants of all ops.
 pub fn all() -> Vec<Variant> {
-    ops::NAMES.iter().filter_map(|op| of(op)).flatten().collect()
+    ops::NAMES.iter().chain([&FORWARD]).filter_map(|op| of(op)).flatten().collect()
 }
 
 struct List;

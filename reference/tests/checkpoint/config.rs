@@ -39,7 +39,7 @@ fn version_5() -> Model {
 #[test]
 fn both_spellings_give_the_same_config() {
     let mut old = Model::qwen3();
-    old.set("rope_scaling", Value::Null);
+    old.set("rope_scaling", Value::Null).set("sliding_window", Value::Null);
     let old = old.read_config().unwrap();
     assert_eq!(old, version_5().read_config().unwrap());
     assert_eq!(old.architecture, Architecture::Qwen3);

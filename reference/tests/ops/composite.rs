@@ -290,6 +290,13 @@ fn a_tile_of_a_fault_equals_the_whole() {
     }
 }
 
+/// Weights that need more than bf16 has.
+fn wide_weight(setup: &Setup<impl Op>) -> Tensor {
+    let w = &setup.tensors["weight"];
+    let values: Vec<f64> = w.to_f64().iter().map(|v| v * 1.003).collect();
+    Tensor::from_f64(Dtype::F32, w.shape(), &values)
+}
+
 #[test]
 fn every_fault_of_add_rms_norm_shows() {
     let bf16 = |seed, d, sd| stored_as(Dtype::Bf16, sum(seed, 40, d, Dtype::Bf16, sd));
@@ -305,7 +312,10 @@ fn every_fault_of_add_rms_norm_shows() {
         ties.tensors.insert(name.into(), t);
     }
     ties.tensors.insert("weight".into(), half_way(64));
-    every_fault_shows_in_some_output([bf16(1, 330, 1.0), bf16(2, 330, 0.01), large, ties]);
+    let mut wide = bf16(6, 64, 1.0);
+    wide.tensors.insert("weight".into(), wide_weight(&wide));
+    let cases = [bf16(1, 330, 1.0), bf16(2, 330, 0.01), large, ties, wide];
+    every_fault_shows_in_some_output(cases);
     every_choice_is_reachable([bf16(3, 130, 1.0)]);
 }
 
@@ -326,7 +336,9 @@ fn every_fault_of_qk_norm_rope_shows() {
         s.tensors.insert("positions".into(), Tensor::from_i32(&[1], &[0]));
         s
     };
-    let cases = [bf16(1, 1.0), bf16(2, 0.005), ties(false), ties(true)];
+    let mut wide = bf16(5, 1.0);
+    wide.tensors.insert("weight".into(), wide_weight(&wide));
+    let cases = [bf16(1, 1.0), bf16(2, 0.005), ties(false), ties(true), wide];
     every_fault_shows_in_some_output(cases.map(f32_angle));
     every_choice_is_reachable([f32_angle(bf16(3, 1.0))]);
 }

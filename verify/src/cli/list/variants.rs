@@ -21,7 +21,11 @@ pub(super) fn run(op: Option<&str>, json: &JsonArgs) -> anyhow::Result<()> {
     let variants = match op {
         None => variants::all(),
         Some(op) => variants::of(op).ok_or_else(|| {
-            anyhow::anyhow!("--op {op}: there is no such op; there are {}", ops::NAMES.join(", "))
+            anyhow::anyhow!(
+                "--op {op}: there is no such op; there are {}, {}",
+                ops::NAMES.join(", "),
+                variants::FORWARD
+            )
         })?,
     };
     json.say(&text(&variants));
