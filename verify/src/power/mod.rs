@@ -64,7 +64,7 @@ pub struct OpPower {
     pub cases: usize,
     /// Families of those cases.
     pub families: Vec<String>,
-    /// Ways of adding that differ in some output.
+    /// Ways of adding that the subjects have.
     pub chains: usize,
     /// All faults together.
     pub detection: Cell,
@@ -144,13 +144,11 @@ pub fn measure(
     out.families.sort();
     out.families.dedup();
     let first = Trial::new(op, seed_of(settings.seed, 0), first, run)?;
-    let chains = match first.distinct_chains(&subjects::chains()) {
-        Ok(chains) => chains,
-        Err(e) => {
-            out.missing = Some(e.to_string());
-            return Ok(out);
-        }
-    };
+    let chains = subjects::chains(op);
+    if let Err(e) = first.probe(chains[0]) {
+        out.missing = Some(e.to_string());
+        return Ok(out);
+    }
     out.chains = chains.len();
     out.conventions = first.labels().iter().map(|l| ConventionRow::new(l)).collect();
     drop(first);

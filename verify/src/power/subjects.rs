@@ -5,14 +5,18 @@ use assay_reference::{Dtype, Rounding};
 
 use crate::families;
 use crate::judge::panel::FaultId;
-use crate::subject::native::{Chain, Order};
+use crate::subject::native::{Chain, Native, Order};
 
 /// Factors of the gain, a fault whose parameter the judge solves for.
 pub const GAINS: [&str; 2] = ["1.005", "1.02"];
 
-/// Ways of adding that are all legitimate: every order with and without fused products, and softmax
-/// in one pass over blocks of keys.
-pub fn chains() -> Vec<Chain> {
+/// Ways of adding that are all legitimate for an op: where it reduces, every order with and without
+/// fused products, and for attention softmax in one pass over blocks of keys as well.
+pub fn chains(op: &str) -> Vec<Chain> {
+    let few = Native::legitimate_chains(op);
+    if few.len() <= 4 {
+        return few;
+    }
     let orders = [
         Order::Lanes(64),
         Order::Sequential,
@@ -32,7 +36,7 @@ pub fn chains() -> Vec<Chain> {
     let mut out = Vec::new();
     for fma in [true, false] {
         out.extend(orders.map(|order| Chain { order, fma, online: None }));
-        for keys in [16, 64] {
+        for keys in [16, 64].into_iter().filter(|_| op.starts_with("attention")) {
             for order in [Order::Sequential, Order::Lanes(64), Order::Blocks(8)] {
                 out.push(Chain { order, fma, online: Some(keys) });
             }

@@ -36,8 +36,11 @@ fn by_op(ops: &[OpPower]) -> String {
     let mut table = heading(&first);
     for op in ops {
         let both = |i: usize| {
-            let (found, false_) = (op.detection.criteria[i], op.alarms.criteria[i]);
-            format!("{} / {}", found.percent(), false_.percent())
+            let own = op.conventions.iter().find(|c| c.convention == "defaults");
+            let own = own.map(|c| c.total.criteria[i]).unwrap_or_default();
+            let [found, own, all] =
+                [op.detection.criteria[i], own, op.alarms.criteria[i]].map(|t| t.percent());
+            format!("{found} / {own} / {all}")
         };
         let own = [
             op.op.clone(),
@@ -55,7 +58,7 @@ fn by_op(ops: &[OpPower]) -> String {
         .filter_map(|op| op.missing.as_ref().map(|m| format!("{}: not measured: {m}\n", op.op)))
         .collect();
     format!(
-        "{}Criteria: faulty outputs flagged / legitimate outputs flagged.\n{missing}",
+        "{}Criteria: faulty flagged / legitimate of their reference's convention flagged / all legitimate flagged.\n{missing}",
         table.render()
     )
 }

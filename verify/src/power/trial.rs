@@ -108,14 +108,9 @@ impl<'a> Trial<'a> {
         Ok(flat.map(|(s, observed)| Answer::new(&s.panel, observed)).collect())
     }
 
-    /// The chains whose outputs differ from those of all before them.
-    pub(super) fn distinct_chains(&self, all: &[Chain]) -> Result<Vec<Chain>> {
-        let prints: Vec<u64> = all
-            .par_iter()
-            .map(|chain| Ok(print(&self.answers(&self.native(*chain, "", None))?)))
-            .collect::<Result<_>>()?;
-        let first = |i: &usize| !prints[..*i].contains(&prints[*i]);
-        Ok((0..all.len()).filter(first).map(|i| all[i]).collect())
+    /// Refuses an op that has no subject.
+    pub(super) fn probe(&self, chain: Chain) -> Result<()> {
+        self.answers(&self.native(chain, "", None)).map(|_| ())
     }
 
     /// Runs legitimate subjects, at most `most`, drawn by the seed; returns a row for each convention.
@@ -138,7 +133,7 @@ impl<'a> Trial<'a> {
         for (convention, outcome) in runs {
             match outcome {
                 Err(e) => rows[convention].missing = Some(e.to_string()),
-                // A convention may change nothing in a trial: then it is another's run.
+                // A convention or an order may change nothing in a trial: then it is another's run.
                 Ok((print, _)) if prints.contains(&print) => rows[convention].repeated += 1,
                 Ok((print, row)) => {
                     prints.push(print);
