@@ -31,13 +31,23 @@ pub fn trace(name: &str) -> Trace {
     Trace::open(&path("traces").join(name)).expect("a golden trace opens")
 }
 
-/// The diff of a trace against a checkpoint.
+/// The diff of a trace against a checkpoint, without the list of unseen faults.
 ///
 /// # Panics
 /// When the two do not belong together.
 #[track_caller]
 pub fn diff(checkpoint: &Checkpoint, trace: &Trace) -> DiffReport {
     let options = DiffOptions { preset: None, unseen: false, forward: false };
+    diff::diff(checkpoint, trace, options, &mut |_, _, _| {}).expect("a trace of this checkpoint")
+}
+
+/// The same with that list, as the command prints it.
+///
+/// # Panics
+/// As [`diff`].
+#[track_caller]
+pub fn diff_with_limits(checkpoint: &Checkpoint, trace: &Trace) -> DiffReport {
+    let options = DiffOptions { preset: None, unseen: true, forward: false };
     diff::diff(checkpoint, trace, options, &mut |_, _, _| {}).expect("a trace of this checkpoint")
 }
 

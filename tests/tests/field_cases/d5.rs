@@ -86,7 +86,7 @@ fn diff(tokens: usize, angle: Angle) -> DiffReport {
         probes: BTreeMap::new(),
     };
     trace::save(dir.path(), manifest, &recording(tokens, angle)).expect("a new folder");
-    golden::diff(&checkpoint, &Trace::open(dir.path()).expect("what was saved"))
+    golden::diff_with_limits(&checkpoint, &Trace::open(dir.path()).expect("what was saved"))
 }
 
 fn rotation(report: &DiffReport) -> &NodeReport {

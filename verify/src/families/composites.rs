@@ -22,9 +22,9 @@ pub(super) fn examples(op: &str) -> Vec<Example> {
             vec![with(bf16(&[300])), with(ones(Dtype::F32, &[300]))]
         }
         "qk_norm_rope" => {
-            let tensors = || {
+            let tensors = |dtype| {
                 vec![
-                    ("x", bf16(&[2, 2, 300])),
+                    ("x", ones(dtype, &[2, 2, 300])),
                     ("weight", ones(Dtype::F32, &[300])),
                     ("positions", Tensor::from_i32(&[2], &[5, 32_769])),
                 ]
@@ -34,10 +34,11 @@ pub(super) fn examples(op: &str) -> Vec<Example> {
                 "beta_slow": 1.0, "truncate": true, "attention_factor": 1.1,
             });
             let dynamic = json!({ "rope_type": "dynamic", "factor": 2.0, "max_position": 4 });
-            [json!({ "rope_type": "default" }), yarn, dynamic]
-                .map(|s| {
+            let plain = json!({ "rope_type": "default" });
+            [(plain, Dtype::Bf16), (yarn, Dtype::Bf16), (dynamic, Dtype::F32)]
+                .map(|(s, dtype)| {
                     let rope = json!({ "theta": 2e6, "scaling": s });
-                    (json!({ "norm": { "eps": 1e-7 }, "rope": rope }), tensors())
+                    (json!({ "norm": { "eps": 1e-7 }, "rope": rope }), tensors(dtype))
                 })
                 .into()
         }
