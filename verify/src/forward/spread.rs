@@ -146,7 +146,10 @@ fn statistic<'m>(
         }
     }
     // Bits that all agree on are as good as half the smallest step of an f64.
-    let ln = |sum: f64| math::ln((sum / n).max(f64::EPSILON / 2.0));
+    let ln = |sum: f64| match sum / n {
+        mean if mean.is_nan() => f64::INFINITY,
+        mean => math::ln(mean.max(f64::EPSILON / 2.0)),
+    };
     Statistic { whole: ln(whole), worst_row: ln(worst.1), row: worst.0 }
 }
 

@@ -14,7 +14,8 @@
 //! Rarer: blocks of 48 and 96 keys, and a maximum that is kept until it grows by a factor of 2^8
 //! (`lazy_128` ..., FlashAttention-4 and aiter: P is then up to 2^8). The bound covers online rescaling
 //! over any key blocks and a split over the keys merged by e^(m - M); parts that were divided apart and
-//! merged by a log-sum-exp in f32, as FlashAttention's and FlashInfer's split-KV, are `combine=lse`.
+//! merged by a log-sum-exp in f32, as FlashAttention's and FlashInfer's split-KV, are `combine=lse`, of
+//! which only a P in f32 is covered.
 //!
 //! Source: <https://arxiv.org/abs/1706.03762>, <https://arxiv.org/abs/2205.14135>; lazy rescaling in
 //! <https://github.com/Dao-AILab/flash-attention> (`flash_attn/cute`) and <https://github.com/ROCm/aiter>
@@ -358,7 +359,13 @@ impl Op for Attention {
             probs = probs.or_rarely(name, online(block, false, lazy));
         }
         let combine = Knob::new("combine", "factor")
-            .or_rarely("lse", |s: &mut Setup<Self>| s.params.combine = Combine::Lse);
+            // Where P is rounded, each part would round against a maximum of its own: that is the paged
+            // op's `split`, which knows the parts.
+            .or_rarely("lse", |s: &mut Setup<Self>| {
+                if s.policy.is_identity_at("probs") {
+                    s.params.combine = Combine::Lse;
+                }
+            });
         let sum = Knob::new("sum", "f32")
             .or("rounded_probs", |s: &mut Setup<Self>| s.params.sum_rounded = true);
         let scores = Knob::new("scores", "f32").or_eager("stored", |s: &mut Setup<Self>| {

@@ -423,7 +423,10 @@ impl Query<'_> {
         }
         match self.steps.split {
             Some(split) => self.partitions(&seen, split, out),
-            None if run.chose("combine", "lse") => self.merged(&seen, out),
+            // The choice says nothing where P is rounded.
+            None if run.chose("combine", "lse") && self.steps.rounding.is_none() => {
+                self.merged(&seen, out);
+            }
             None => {
                 self.attend(&seen, out);
             }

@@ -16,7 +16,7 @@ pub(super) const RESIDUAL_FAULTS: &[Known] = &[
     ("residual_gain", Keys::Number),
     ("residual_not_updated", Keys::None),
     ("residual_normalised", Keys::None),
-    ("residual_add_f16", Keys::None),
+    ("residual_sum_f16", Keys::None),
     ("norm_of_old_residual", Keys::None),
     ("block_dropped", Keys::None),
     ("residual_dropped", Keys::None),
@@ -28,6 +28,7 @@ pub(super) const NORMED_FAULTS: &[Known] = &[
     ("norm_after_rope", Keys::None),
     ("normed_truncating_store", Keys::None),
     ("normed_ties_away_store", Keys::None),
+    ("normed_store_via_f16", Keys::None),
     ("norm_skipped", Keys::None),
     ("rope_skipped", Keys::None),
     ("norm_over_heads", Keys::None),
@@ -42,7 +43,7 @@ fn sum(run: &Run<'_>) -> Result<(Vec<f32>, Vec<f32>)> {
         .map(|(a, b)| match () {
             () if run.is("block_dropped") => *a,
             () if run.is("residual_dropped") => *b,
-            () if run.is("residual_add_f16") => Store::Nearest.round(Dtype::F16, a + b),
+            () if run.is("residual_sum_f16") => Store::Nearest.round(Dtype::F16, a + b),
             () => a + b,
         })
         .collect();
@@ -92,6 +93,9 @@ pub(super) fn qk_norm_rope(run: &Run<'_>) -> Result<Tensor> {
     let store = run.store("normed_");
     let between = |x: &mut [f32]| {
         if !in_f32 {
+            if run.is("normed_store_via_f16") {
+                x.iter_mut().for_each(|v| *v = Store::Nearest.round(Dtype::F16, *v));
+            }
             x.iter_mut().for_each(|v| *v = store.round(run.dtype(), *v));
         }
     };
