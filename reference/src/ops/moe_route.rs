@@ -3,7 +3,8 @@
 //! Shapes: logits [T, E]; output [T, E]: the softmax's probability for each of the k most likely
 //! experts, divided by their sum where the model asks for it (`norm_topk_prob`), and 0 for the others.
 //! The softmax is f32 in any model. Equal logits: the lower index is chosen; since frameworks do not
-//! say which they take, both outcomes are within the bound. A NaN makes its row NaN.
+//! say which they take, both outcomes are within the bound. A NaN makes its row NaN, and so do logits of which
+//! the largest is infinite.
 //! Points: `probs`, `output`.
 //! Conventions: weights are stored in the model's dtype (`weights=stored`) or kept in f32, as fused
 //! kernels do (`weights=f32`).

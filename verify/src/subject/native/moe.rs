@@ -25,6 +25,7 @@ pub(super) const ROUTE_FAULTS: &[Known] = &[
     ("truncating_store", Keys::None),
     ("divisor_stored", Keys::None),
     ("experts_limited", Keys::Number),
+    ("gain", Keys::Number),
 ];
 
 pub(super) const EXPERT_KNOBS: &[(&str, &[&str])] = &[
@@ -71,7 +72,9 @@ pub(super) fn route(run: &Run<'_>) -> Result<Tensor> {
 
 fn routed(run: &Run<'_>, logits: &[f32], k: usize) -> Vec<f32> {
     let e = logits.len();
-    if logits.iter().any(|x| x.is_nan()) {
+    // The rule of the manual: a NaN, or no largest logit that is finite, makes the whole row NaN.
+    let largest = logits.iter().fold(f32::NEG_INFINITY, |m, x| m.max(*x));
+    if !largest.is_finite() || logits.iter().any(|x| x.is_nan()) {
         return vec![f32::NAN; e];
     }
     let mut p = match run.is("sigmoid") {
