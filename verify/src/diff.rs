@@ -83,7 +83,7 @@ pub struct DiffOptions {
     /// Whether to list the faults that the recorded inputs cannot show, which takes most of the time.
     pub unseen: bool,
     /// Whether to judge layer outputs and logits as a free-running forward too (see
-    /// [`forward`](crate::forward)). That is done in any case when no op's inputs were recorded.
+    /// [`forward`]). That is done in any case when no op's inputs were recorded.
     pub forward: bool,
 }
 

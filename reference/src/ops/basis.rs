@@ -11,7 +11,7 @@ use crate::qwen::plan::Node;
 /// A [`Real`] in which every op is compiled. What is generic over an op or an arithmetic would else be
 /// compiled again in each crate and each test that uses it.
 pub trait Basis: Real {
-    /// Evaluates a tile of `setup`, a [`Setup`] of the op called `op`.
+    /// Evaluates a tile of `setup`, a [`Setup`](super::Setup) of the op called `op`.
     ///
     /// # Panics
     /// When it is not.

@@ -1,7 +1,7 @@
 //! Judges a recording as a free-running forward: by layer outputs or logits alone.
 //!
 //! The forward is an op too, and verification is classification: the recording is compared with a
-//! sample of legitimate forwards ([`spread`]); if it is none of them, every wrong forward of the
+//! sample of legitimate forwards (`spread`); if it is none of them, every wrong forward of the
 //! catalogue ([`assay_reference::qwen::variant`]) is tried, and the one of whose sample it is a member
 //! names the fault. Being nearest is not enough.
 //!

@@ -1,7 +1,7 @@
 //! `attention_paged`: attention over keys and values in a paged cache: a gather by the block table, then
 //! `attention`.
 //!
-//! Shapes: q [T, Hq, D], k_cache and v_cache [blocks, block_size, Hkv, D], block_table [n] of block
+//! Shapes: q [T, Hq, D], k_cache and v_cache [blocks, block_size, Hkv, D], block_table \[n\] of block
 //! ids, context_len \[1\]: S, the keys in use, with T <= S <= n block_size; output [T, Hq, D]. Key j is
 //! row j mod block_size of block block_table[j / block_size]; what lies behind S in the last block is
 //! stale. Points and conventions are those of `attention`, and `partials`: kernels that split the
