@@ -44,7 +44,7 @@ pub fn diff(checkpoint: &Checkpoint, trace: &Trace) -> DiffReport {
 /// The same with that list, as the command prints it.
 ///
 /// # Panics
-/// As [`diff`].
+/// As [`diff()`].
 #[track_caller]
 pub fn diff_with_limits(checkpoint: &Checkpoint, trace: &Trace) -> DiffReport {
     let options = DiffOptions { preset: None, unseen: true, forward: false };
