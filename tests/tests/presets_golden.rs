@@ -7,7 +7,7 @@ use assay_reference::Dtype;
 use assay_reference::qwen::preset::PRESETS;
 use assay_reference::trace::Trace;
 use assay_tests::{cli, golden};
-use assay_verify::diff::DiffReport;
+use assay_verify::diff::{DiffReport, NodeReport};
 use assay_verify::judge::Verdict;
 
 /// Recorded in part only: judged over whole layers (reference/tests/forward/golden.rs).
@@ -36,10 +36,6 @@ fn shares<'r>(name: &str, report: &'r DiffReport) -> BTreeMap<&'r str, f64> {
     let mut sums: BTreeMap<&str, (f64, usize)> = BTreeMap::new();
     for n in &report.nodes {
         let j = &n.judgement;
-        // An activation beside a tie of its 8-bit grid goes either way by the last bits of a division.
-        if n.op == "fp8_gemm" && matches!(j.verdict, Verdict::IllConditioned { .. }) {
-            continue;
-        }
         assert!(matches!(j.verdict, Verdict::Pass { .. }), "{name} {}: {:?}", n.probe, j.verdict);
         assert!(j.worst <= 1.0 && j.elements > 0, "{name} {}: {j:?}", n.probe);
         let (equal, elements) = sums.entry(&n.op).or_default();
@@ -93,6 +89,20 @@ fn f64_recordings_are_within_the_f64_bound() {
     }
 }
 
+/// Takes out the one layer of this run in which an activation over its scale is exactly half-way between
+/// two e4m3 numbers: a division gives the even one, a product with the reciprocal either.
+fn tied(model: &str, preset: &str, report: &mut DiffReport) {
+    let ill = |n: &NodeReport| matches!(n.judgement.verdict, Verdict::IllConditioned { .. });
+    let probes: Vec<&str> =
+        report.nodes.iter().filter(|n| ill(n)).map(|n| n.probe.as_str()).collect();
+    let expected: &[&str] = match (model, preset) {
+        ("fp8-qwen3", "fused-bf16") => &["layers.0.q_proj"],
+        _ => &[],
+    };
+    assert_eq!(probes, expected, "{model} under {preset}");
+    report.nodes.retain(|n| !ill(n));
+}
+
 /// A run under a preset, recorded by `assay run` itself, is explained by that preset, whatever it keeps
 /// in f32.
 #[test]
@@ -109,7 +119,8 @@ fn each_preset_explains_its_own_runs() {
             let out = cli::assay(line);
             assert_eq!(out.code, 0, "{out:#?}");
             let trace = Trace::open(&trace).expect("a trace");
-            let report = golden::diff_under(preset.name, &checkpoint, &trace);
+            let mut report = golden::diff_under(preset.name, &checkpoint, &trace);
+            tied(model, preset.name, &mut report);
             let shares = shares(&format!("{model} under {}", preset.name), &report);
             // f32 and f64 differ from the oracle rounded once by their own roundings.
             let coarse = preset.dtype.size() == 2;
