@@ -89,14 +89,15 @@ fn f64_recordings_are_within_the_f64_bound() {
     }
 }
 
-/// Takes out the one layer of this run in which an activation over its scale is exactly half-way between
-/// two e4m3 numbers: a division gives the even one, a product with the reciprocal either.
+/// Takes out the products of the one input in these runs of which more than a hundredth are exactly half-way
+/// between two e4m3 numbers when divided by their scale (8 of 768, by exact fractions): a division gives the
+/// even one, a product with the reciprocal either.
 fn tied(model: &str, preset: &str, report: &mut DiffReport) {
     let ill = |n: &NodeReport| matches!(n.judgement.verdict, Verdict::IllConditioned { .. });
     let probes: Vec<&str> =
         report.nodes.iter().filter(|n| ill(n)).map(|n| n.probe.as_str()).collect();
     let expected: &[&str] = match (model, preset) {
-        ("fp8-qwen3", "fused-bf16") => &["layers.0.q_proj"],
+        ("fp8-qwen3", "fused-bf16") => &["layers.0.q_proj", "layers.0.k_proj", "layers.0.v_proj"],
         _ => &[],
     };
     assert_eq!(probes, expected, "{model} under {preset}");
