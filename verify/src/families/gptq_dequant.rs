@@ -39,6 +39,7 @@ pub(super) fn cases(seed: u64) -> Vec<Generated> {
         for dtype in [Dtype::Bf16, Dtype::F16] {
             let spec = Spec { format, k: 64, n: 24, group_size: 8, sym: false, act: false, dtype };
             out.push(special(spec, seed));
+            out.push(outlier(Spec { act: true, ..spec }, seed));
         }
         out.push(exact(
             Spec {
@@ -110,6 +111,13 @@ fn build(
 /// Distinct scales with all significand bits, as quantisers write them.
 fn random(s: Spec, seed: u64) -> Generated {
     build(("unit", false), &s, seed, |v| 0.004 + 0.02 * v.uniform())
+}
+
+/// Scales that differ by three orders, in an order of rows that mixes them.
+fn outlier(s: Spec, seed: u64) -> Generated {
+    build(("outlier", false), &s, seed, |v| {
+        0.004 * [0.05, 0.3, 1.0, 7.0, 50.0][v.below(5)] * (1.0 + v.uniform())
+    })
 }
 
 /// Scales that are negative, subnormal in f16, huge, infinite or NaN.
