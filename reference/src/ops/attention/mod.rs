@@ -28,6 +28,7 @@ use std::sync::OnceLock;
 
 use serde::{Deserialize, Serialize};
 
+pub(super) use self::query::sum_and_top;
 use self::query::{KvHeadData, query};
 
 use super::softmax::Exponent;

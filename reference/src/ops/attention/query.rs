@@ -99,6 +99,27 @@ pub(super) fn query<R: Real>(
     online::widen(means, &weights, &terms, &columns, &around, params)
 }
 
+/// The sum of a query head's exponentials over `keys`, all of them visible, relative to its largest
+/// score, and that score: what a partition's weight is made of.
+pub(in crate::ops) fn sum_and_top<R: Real>(
+    q: &[R],
+    keys: &[Vec<R>],
+    params: &Params,
+    policy: &Policy,
+) -> (R, R) {
+    let raw = keys.iter().map(|k| R::dot(q, k, 0, &policy.acc)).collect();
+    let scores = Scores::new(raw, params.scale, params.exponent, policy);
+    let Some(top) = scores.maximum(0..keys.len()) else {
+        return (R::lift(f64::NAN), maximum(&scores.scaled));
+    };
+    let mut terms = scores.exponentials(0..keys.len(), top);
+    if params.sum_rounded && !params.normalise_first {
+        let positions: Vec<usize> = (0..keys.len()).collect();
+        terms = rounded_probs(&terms, &scores, &positions, params, policy, top);
+    }
+    (R::sum(&terms, 0, &policy.acc), scores.scaled[top])
+}
+
 /// Whether numerator and denominator have the same weights, and nothing else happens to the latter.
 fn is_one_set(params: &Params, policy: &Policy) -> bool {
     let rounded_alike = policy.is_identity_at("probs") || params.sum_rounded;

@@ -3,8 +3,8 @@
 //!
 //! With m_p the largest score, l_p the sum of exponentials and o_p the output of partition p, the output
 //! is sum_p w_p o_p / sum_p w_p, w_p = l_p e^(m_p - max m). The partitions' outputs pass the point
-//! `partial`; maxima and sums stay in f32. Where the denominator sums the rounded P, that is P relative
-//! to the partition's maximum.
+//! `partial`; maxima and sums stay in f32. A partition is an attention of its own: P is rounded against
+//! its maxima, in key blocks that are counted from the first key that it sees.
 
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
@@ -134,7 +134,9 @@ impl Split {
                     _ => h / (hq / hkv),
                 };
                 let q = &query[h * d..(h + 1) * d];
-                let (sum, top) = denominator(q, edges.req("k"), (kv, hkv), params, policy);
+                let k = edges.req("k");
+                let own: Vec<Vec<R>> = (0..keys.len()).map(|j| k.row(j * hkv + kv)).collect();
+                let (sum, top) = attention::sum_and_top(q, &own, params, policy);
                 let mut out = out.to_vec();
                 policy.apply("partial", &mut out);
                 (out, sum, top)
@@ -176,30 +178,4 @@ impl Split {
         let column = |c: usize| kept.iter().map(|p| p.0[c]).collect::<Vec<R>>();
         (0..d).map(|c| R::dot(&weights, &column(c), 0, &policy.acc).div(total)).collect()
     }
-}
-
-/// The sum of a partition's exponentials, relative to its largest score, and that score.
-fn denominator<R: Real>(
-    q: &[R],
-    k: &Arg<'_, R>,
-    (kv, hkv): (usize, usize),
-    params: &attention::Params,
-    policy: &Policy,
-) -> (R, R) {
-    let keys = k.shape()[0];
-    let mut raw: Vec<R> =
-        (0..keys).map(|j| R::dot(q, &k.row(j * hkv + kv), 0, &policy.acc)).collect();
-    policy.apply("qk", &mut raw);
-    let scale = R::constant(params.scale);
-    let mut scores: Vec<R> = raw.into_iter().map(|s| s.mul(scale)).collect();
-    policy.apply("scores", &mut scores);
-    let top = maximum(&scores);
-    // The maximum's own term is exactly 1, whatever its error.
-    let own = scores.iter().position(|s| s.value() == top.value());
-    let term = |(j, s): (usize, &R)| if Some(j) == own { R::lift(1.0) } else { s.sub(top).exp() };
-    let mut terms: Vec<R> = scores.iter().enumerate().map(term).collect();
-    if params.sum_rounded && params.probs_block.is_none() {
-        policy.apply("probs", &mut terms);
-    }
-    (R::sum(&terms, 0, &policy.acc), top)
 }

@@ -525,12 +525,15 @@ impl Query<'_> {
         out: &mut [f32],
     ) -> (f32, f32) {
         let steps = self.steps;
+        // A partition counts its blocks from its own first key.
+        let from = if steps.split.is_some() { seen.first().map_or(0, |j| *j as usize) } else { 0 };
         let (mut m, mut sum) = (f32::NEG_INFINITY, 0.0f32);
         let mut p = vec![0.0; self.s];
         let mut part = vec![0.0; self.d];
         out.fill(0.0);
-        let mut blocks: Vec<&[u32]> =
-            seen.chunk_by(|a, b| *a as usize / block == *b as usize / block).collect();
+        let mut blocks: Vec<&[u32]> = seen
+            .chunk_by(|a, b| (*a as usize - from) / block == (*b as usize - from) / block)
+            .collect();
         if reversed {
             blocks.reverse();
         }
