@@ -166,6 +166,10 @@ pub struct Params {
     /// The maximum is kept until it grows by a factor of 2^8.
     #[serde(default)]
     pub lazy: bool,
+    /// Position of the first of the keys, counted from where the blocks start: not 0 where the keys are
+    /// a part of a partition.
+    #[serde(default)]
+    pub block_offset: usize,
     /// How parts of the keys that were computed apart are merged.
     #[serde(default)]
     pub combine: Combine,
@@ -212,6 +216,7 @@ impl Params {
             probs_block: None,
             blocks_reversed: false,
             lazy: false,
+            block_offset: 0,
             combine: Combine::Factor,
             sum_rounded: false,
             rescale: None,

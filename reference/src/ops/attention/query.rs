@@ -68,7 +68,7 @@ pub(super) fn query<R: Real>(
     }
     if let Some(rescale) = &params.rescale {
         let target = if rescale.numerator { &mut weights } else { &mut terms };
-        skip_rescaling(target, &scores, &keys, rescale, top);
+        skip_rescaling(target, &scores, &keys, rescale, params, top);
     }
     if let Some(runs) = params.averaged {
         average(&mut weights, &scores, runs, params, policy);
@@ -296,7 +296,7 @@ fn rounded_probs<R: Real>(
         policy.apply("probs", &mut weights);
         return weights;
     };
-    for (range, running) in blocks(scores, keys, block, params.blocks_reversed, params.lazy) {
+    for (range, running) in blocks(scores, keys, block, params) {
         let mut part = scores.exponentials(range.clone(), running);
         policy.apply("probs", &mut part);
         let back = scores.exp_difference(running, top);
@@ -310,24 +310,24 @@ fn rounded_probs<R: Real>(
 /// How much a maximum grows before a lazy online softmax rescales: a factor of 2^8.
 const LAZY: f64 = 8.0 * std::f64::consts::LN_2;
 
-/// The ranges of `keys` by blocks of the absolute position, in the order in which they are visited,
-/// each with the index of its running maximum; of the maximum last rescaled to, if `lazy`.
+/// The ranges of `keys` by blocks of the position, in the order in which they are visited, each with
+/// the index of its running maximum; of the maximum last rescaled to, if lazy.
 fn blocks<R: Real>(
     scores: &Scores<R>,
     keys: &[usize],
     block: usize,
-    reversed: bool,
-    lazy: bool,
+    params: &Params,
 ) -> Vec<(std::ops::Range<usize>, usize)> {
     let mut ranges = Vec::new();
     let mut start = 0;
     while start < keys.len() {
-        let b = keys[start] / block;
-        let end = start + keys[start..].iter().take_while(|&&j| j / block == b).count();
+        let of = |j: usize| (j + params.block_offset) / block;
+        let b = of(keys[start]);
+        let end = start + keys[start..].iter().take_while(|&&j| of(j) == b).count();
         ranges.push(start..end);
         start = end;
     }
-    if reversed {
+    if params.blocks_reversed {
         ranges.reverse();
     }
     let mut out: Vec<(std::ops::Range<usize>, usize)> = Vec::new();
@@ -337,7 +337,9 @@ fn blocks<R: Real>(
         let local = scores.maximum(range.clone());
         let value = |i: usize| scores.scaled[i].value();
         running = match (running, local) {
-            (Some(r), Some(l)) if value(l) - value(r) > if lazy { LAZY } else { 0.0 } => Some(l),
+            (Some(r), Some(l)) if value(l) - value(r) > if params.lazy { LAZY } else { 0.0 } => {
+                Some(l)
+            }
             (None, l) => l,
             (r, _) => r,
         };
@@ -353,9 +355,11 @@ fn skip_rescaling<R: Real>(
     scores: &Scores<R>,
     keys: &[usize],
     fault: &Rescale,
+    params: &Params,
     top: usize,
 ) {
-    let parts = blocks(scores, keys, fault.block, false, false);
+    let forward = Params { blocks_reversed: false, lazy: false, ..params.clone() };
+    let parts = blocks(scores, keys, fault.block, &forward);
     match fault.at {
         None => {
             for (range, running) in parts {

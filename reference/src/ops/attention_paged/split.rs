@@ -4,7 +4,7 @@
 //! With m_p the largest score, l_p the sum of exponentials and o_p the output of partition p, the output
 //! is sum_p w_p o_p / sum_p w_p, w_p = l_p e^(m_p - max m). The partitions' outputs pass the point
 //! `partial`; maxima and sums stay in f32. A partition is an attention of its own: P is rounded against
-//! its maxima, in key blocks that are counted from the first key that it sees.
+//! its maxima, in key blocks that are counted from the partition's start.
 
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
@@ -112,9 +112,8 @@ impl Split {
         for start in (0..s_len).step_by(self.keys) {
             let range = start..(start + self.keys).min(s_len);
             let keys: Vec<usize> = range.filter(|&j| params.sees(t, j, t_len, s_len)).collect();
-            if keys.is_empty() {
-                continue;
-            }
+            let Some(first) = keys.first() else { continue };
+            let within = attention::Params { block_offset: first - start, ..within.clone() };
             let picked = |name: &str| {
                 let arg = inputs.req(name);
                 let rows = keys.iter().flat_map(|j| (0..hkv).map(move |h| j * hkv + h));
@@ -136,7 +135,7 @@ impl Split {
                 let q = &query[h * d..(h + 1) * d];
                 let k = edges.req("k");
                 let own: Vec<Vec<R>> = (0..keys.len()).map(|j| k.row(j * hkv + kv)).collect();
-                let (sum, top) = attention::sum_and_top(q, &own, params, policy);
+                let (sum, top) = attention::sum_and_top(q, &own, &within, policy);
                 let mut out = out.to_vec();
                 policy.apply("partial", &mut out);
                 (out, sum, top)

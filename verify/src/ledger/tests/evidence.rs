@@ -49,7 +49,7 @@ fn one_bit_of_one_output_shows_in_its_cell() {
     let without = Evidence::of(&cases, &plain);
     assert_eq!(without.outputs, None);
     assert!(without.cells.iter().all(|c| c.outputs.is_none() == (c.name == "g_idx")));
-    assert_eq!(without.families, ["unit", "special", "exact"]);
+    assert_eq!(without.families, ["unit", "special", "outlier", "exact"]);
 }
 
 #[test]

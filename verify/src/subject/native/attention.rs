@@ -525,8 +525,11 @@ impl Query<'_> {
         out: &mut [f32],
     ) -> (f32, f32) {
         let steps = self.steps;
-        // A partition counts its blocks from its own first key.
-        let from = if steps.split.is_some() { seen.first().map_or(0, |j| *j as usize) } else { 0 };
+        // A partition counts its blocks from its start.
+        let from = match (steps.split, seen) {
+            (Some(split), [first, ..]) => *first as usize / split.keys * split.keys,
+            _ => 0,
+        };
         let (mut m, mut sum) = (f32::NEG_INFINITY, 0.0f32);
         let mut p = vec![0.0; self.s];
         let mut part = vec![0.0; self.d];
