@@ -161,6 +161,17 @@ impl Rounding {
             return x;
         }
         let exp = exponent(x);
+        // Normal before and after: a carry out of the fraction steps into the next binade by itself.
+        if exp >= f.min_exp && exp < f.max_exp {
+            let unit = 1u64 << (53 - f.bits);
+            let bits = x.to_bits();
+            let up = match self.mode {
+                Mode::Nearest => unit / 2 - 1 + u64::from(bits & unit != 0),
+                Mode::NearestAway => unit / 2,
+                Mode::TowardZero => 0,
+            };
+            return f64::from_bits((bits + up) & !(unit - 1));
+        }
         if self.flush && exp < f.min_exp {
             return 0.0f64.copysign(x);
         }
@@ -352,6 +363,11 @@ mod tests {
             prop_assert_eq!(h, half::f16::from_f32(x).to_f64());
             let cut = Rounding::toward_zero(Dtype::Bf16).round(f64::from(x));
             prop_assert_eq!(cut, f64::from(f32::from_bits(bits & 0xffff_0000)));
+            if x.is_finite() && x.abs() < 3e38 {
+                let away = Rounding { mode: Mode::NearestAway, ..Rounding::nearest(Dtype::Bf16) };
+                let want = f32::from_bits((bits + 0x8000) & 0xffff_0000);
+                prop_assert_eq!(away.round(f64::from(x)), f64::from(want));
+            }
         }
 
         #[test]

@@ -51,6 +51,8 @@ pub(super) fn cases(seed: u64) -> Vec<Generated> {
     out.push(random(dims(2, 300, (4, 2), 32, 16), seed, 0.5));
     out.push(rising(dims(1, 600, (2, 1), 64, 32), seed));
     out.push(far_blocks(seed));
+    // Beyond every window.
+    out.push(random(dims(1, 4100, (1, 1), 8, 32), seed, 0.3));
     out.push(key_bias(dims(3, 40, (4, 2), 16, 16), seed));
     out.push(special(dims(4, 41, (4, 2), 16, 16), seed));
     for window in [1, 12] {

@@ -15,7 +15,7 @@ pub(super) fn cases(seed: u64) -> Vec<Generated> {
         unit((3, 5, 40, false), seed, 1.0),
         unit((4, 6, 96, true), seed, 0.02),
         // Beyond every K limit.
-        unit((1, 2, 16_400, true), seed, 1.0),
+        unit((1, 8, 16_448, true), seed, 1.0),
         exact((6, 9, 101, true), seed),
         exact((4, 8, 64, false), seed),
         ties((6, 11, 72, true), seed),

@@ -44,7 +44,7 @@ use serde_json::{Value, json};
 
 use crate::judge::{self, Observation};
 
-pub use describe::{COINCIDE, FamilyInfo, describe};
+pub use describe::{COINCIDE, Coincide, FamilyInfo, describe};
 pub use values::Values;
 
 /// A generated case and how it is to be judged.

@@ -30,6 +30,9 @@ pub(super) fn cases(seed: u64) -> Vec<Generated> {
         scaled("yarn", seed),
         scaled("dynamic", seed),
         special(seed),
+        // Wider than every tile, and the base frequency of the first Qwen2 models.
+        random((&[7, 8], 2, 264), seed, 1.0, Dtype::Bf16),
+        with_theta(1e4, seed),
     ]
 }
 
@@ -136,6 +139,13 @@ fn tiny(seed: u64) -> Generated {
     let mut g = random((&[5, 6], 3, 80), seed, 1e-3, Dtype::Bf16);
     g.case.params["norm"]["eps"] = json!(1e-5);
     g.label += " eps 1e-5";
+    g
+}
+
+fn with_theta(theta: f64, seed: u64) -> Generated {
+    let mut g = random((&[7, 300], 2, 64), seed, 1.0, Dtype::Bf16);
+    g.case.params["rope"]["theta"] = json!(theta);
+    g.label += &format!(" theta {theta:e}");
     g
 }
 

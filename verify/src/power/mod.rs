@@ -28,7 +28,7 @@ use serde::Serialize;
 use crate::families::{self, Generated};
 use crate::judge::panel::FaultId;
 use crate::subject::native::Chain;
-pub use rows::{Cell, ConventionRow, FaultRow};
+pub use rows::{Cell, ConventionRow, FaultRow, Missed};
 pub use stats::Tally;
 use trial::Trial;
 pub use trial::{Run, Stored};
@@ -84,13 +84,13 @@ impl OpPower {
     /// Whether every fault was always caught and nothing legitimate raised an alarm.
     pub fn is_good(&self) -> bool {
         self.missing.is_none()
-            && self.faults.iter().all(FaultRow::is_caught)
+            && self.faults.iter().all(|f| f.is_caught() || !f.counts())
             && self.conventions.iter().all(|c| c.missing.is_none() && c.total.suite.hits == 0)
     }
 
     /// The same, but for what no independent subject has.
     pub fn is_good_but_for_missing(&self) -> bool {
-        let caught = |f: &FaultRow| f.missing.is_some() || f.is_caught();
+        let caught = |f: &FaultRow| f.missing.is_some() || f.is_caught() || !f.counts();
         self.faults.iter().all(caught) && self.conventions.iter().all(|c| c.total.suite.hits == 0)
     }
 }
@@ -155,7 +155,7 @@ pub fn measure(
     let wanted = |f: &FaultId| settings.faults.is_empty() || settings.faults.contains(&f.slug);
     let catalogue: Vec<FaultId> =
         subjects::faults(op).unwrap_or_default().into_iter().filter(wanted).collect();
-    out.faults = catalogue.iter().map(FaultRow::new).collect();
+    out.faults = catalogue.iter().map(|id| FaultRow::of(op, id)).collect();
     let plan = Plan { op, settings, run, chains, catalogue, trials };
     let mut next = 0;
     loop {
@@ -189,7 +189,7 @@ pub fn measure(
 
 /// Sums up, and puts the worst rows first.
 fn finish(out: &mut OpPower) {
-    for row in &out.faults {
+    for row in out.faults.iter().filter(|f| f.counts()) {
         out.detection.add(&row.total);
     }
     out.upper95 = out.alarms.suite.upper95();

@@ -6,6 +6,7 @@ use serde::Serialize;
 
 use super::criteria;
 use super::stats::Tally;
+use crate::families::{COINCIDE, Coincide};
 use crate::judge::panel::FaultId;
 
 /// Number of criteria that are compared.
@@ -58,6 +59,23 @@ pub struct FaultRow {
     pub families: BTreeMap<String, Cell>,
     /// Why there was no trial: no independent subject has the fault.
     pub missing: Option<String>,
+    /// Why no case can show the fault, where that is so: legitimate implementations do the same.
+    pub coincides: Option<&'static str>,
+    /// The trials that were missed, with what repeats them.
+    pub missed: Vec<Missed>,
+}
+
+/// A missed trial.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Missed {
+    /// Seed of the cases.
+    pub seed: u64,
+    /// The convention that the fault was put on, empty for the defaults.
+    pub convention: String,
+    /// How the subject added.
+    pub chain: String,
+    /// Families whose cases show the fault; none where it changed nothing.
+    pub shown: Vec<String>,
 }
 
 impl FaultRow {
@@ -72,7 +90,15 @@ impl FaultRow {
             by_bias: 0,
             families: BTreeMap::new(),
             missing: None,
+            coincides: None,
+            missed: Vec::new(),
         }
+    }
+
+    /// The same, with why the fault cannot show on any case of `op`, if it cannot.
+    pub fn of(op: &str, id: &FaultId) -> FaultRow {
+        let own = |c: &&Coincide| c.op == op && c.slug == id.slug && c.under.is_none();
+        FaultRow { coincides: COINCIDE.iter().find(own).map(|c| c.why), ..FaultRow::new(id) }
     }
 
     /// Adds the trials of another row of the same fault.
@@ -80,6 +106,7 @@ impl FaultRow {
         self.total.add(&other.total);
         self.not_shown += other.not_shown;
         self.by_bias += other.by_bias;
+        self.missed.extend(other.missed);
         merge(&mut self.families, other.families);
         self.missing = self.missing.take().or(other.missing);
     }
@@ -95,6 +122,11 @@ impl FaultRow {
     /// Whether every trial was caught, and there was one.
     pub fn is_caught(&self) -> bool {
         self.missing.is_none() && self.total.suite.is_all()
+    }
+
+    /// Whether the row counts: no case needs to show what legitimate implementations do as well.
+    pub fn counts(&self) -> bool {
+        self.coincides.is_none() || self.is_caught()
     }
 }
 

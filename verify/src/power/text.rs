@@ -22,6 +22,19 @@ pub fn power(ops: &[OpPower], details: bool) -> String {
     } else {
         out += &worst(&faults, &conventions);
     }
+    let coinciding: Vec<_> = faults.iter().filter(|(_, f)| !f.counts()).collect();
+    if !coinciding.is_empty() {
+        out += "\nNot counted, since some legitimate implementation stores the same:\n";
+    }
+    for (op, f) in coinciding {
+        let seen = f.total.suite.percent();
+        out += &format!(
+            "  {}.{} (flagged in {seen} of the trials): {}\n",
+            op.op,
+            f.name(),
+            f.coincides.unwrap_or_default()
+        );
+    }
     out += &format!("\n{}\n", summary(ops));
     out
 }
@@ -69,7 +82,11 @@ fn by_fault(rows: &[(&OpPower, &FaultRow)]) -> String {
         let own = [
             format!("{}.{}", op.op, f.name()),
             f.total.suite.trials.to_string(),
-            if f.missing.is_some() { "no subject".into() } else { f.total.suite.percent() },
+            match () {
+                () if f.missing.is_some() => "no subject".into(),
+                () if !f.counts() => format!("({})", f.total.suite.percent()),
+                () => f.total.suite.percent(),
+            },
             f.not_shown.to_string(),
             families(&f.families),
         ];
@@ -111,11 +128,25 @@ fn families(of: &std::collections::BTreeMap<String, Cell>) -> String {
 /// What is not as it should be, and what only few families see.
 fn worst(faults: &[(&OpPower, &FaultRow)], conventions: &[(&OpPower, &ConventionRow)]) -> String {
     let mut out = String::new();
-    let bad: Vec<_> = faults.iter().copied().filter(|(_, f)| !f.is_caught()).collect();
+    let bad: Vec<_> =
+        faults.iter().copied().filter(|(_, f)| f.counts() && !f.is_caught()).collect();
     let shown: Vec<_> =
         bad.iter().copied().filter(|(_, f)| f.missing.is_none()).take(MOST).collect();
     if !shown.is_empty() {
         out += &format!("\nNot always caught, the worst first:\n{}", by_fault(&shown));
+    }
+    for (op, f) in &shown {
+        for m in f.missed.iter().take(3) {
+            let name = if m.convention.is_empty() { "the defaults" } else { &m.convention };
+            let shown = if m.shown.is_empty() { "nothing".into() } else { m.shown.join(", ") };
+            out += &format!(
+                "missed: {}.{}: cases of seed {}, on {name}, {}: shown by {shown}\n",
+                op.op,
+                f.name(),
+                m.seed,
+                m.chain
+            );
+        }
     }
     for (op, f) in bad.iter().filter(|(_, f)| f.missing.is_some()).take(MOST) {
         let why = f.missing.as_deref().unwrap_or_default();
@@ -143,7 +174,7 @@ fn summary(ops: &[OpPower]) -> String {
     for op in ops {
         all.add(&op.detection);
         legitimate.add(&op.alarms);
-        faults += op.faults.len();
+        faults += op.faults.iter().filter(|f| f.counts()).count();
         caught += op.faults.iter().filter(|f| f.is_caught()).count();
         missing += op.faults.iter().filter(|f| f.missing.is_some()).count();
         missing += op.conventions.iter().filter(|c| c.missing.is_some()).count();

@@ -7,9 +7,9 @@ use assay_reference::{Case, Error, Result};
 use rayon::prelude::*;
 
 use super::criteria::{self, Compared};
-use super::rows::{CRITERIA, ConventionRow, FaultRow};
+use super::rows::{CRITERIA, ConventionRow, FaultRow, Missed};
 use super::subjects::{SCOPE, choices};
-use crate::families::{Generated, Values};
+use crate::families::{COINCIDE, Coincide, Generated, Values};
 use crate::judge::panel::{self, Answer, FaultId, Panel};
 use crate::subject::native::{Chain, Native};
 
@@ -178,10 +178,16 @@ impl<'a> Trial<'a> {
         Ok(faults.par_iter().map(|id| self.fault(id, chain, &bases)).collect())
     }
 
-    /// The fault on top of the first convention under which it does something.
+    /// The fault on top of the first convention under which it does something, and something that no
+    /// legitimate implementation does.
     fn fault(&self, id: &FaultId, chain: Chain, bases: &[(&String, Vec<Answer>)]) -> FaultRow {
         let mut row = FaultRow::new(id);
-        for (label, right) in bases {
+        let coincides = |label: &str| {
+            let own = |c: &&Coincide| c.op == self.op && c.slug == id.slug;
+            let choice = |c: &Coincide| c.under.is_some_and(|choice| label.contains(choice));
+            COINCIDE.iter().filter(own).any(choice)
+        };
+        for (label, right) in bases.iter().filter(|(label, _)| !coincides(label)) {
             let native = self.native(chain, label, Some(id));
             let mut answers = right.clone();
             let mut shown = vec![false; self.seen.len()];
@@ -207,12 +213,27 @@ impl<'a> Trial<'a> {
             }
             if shown.contains(&true) {
                 self.count(&mut row, &answers, &shown, label.is_empty());
+                if !row.is_caught() {
+                    row.missed.push(self.missed(label, chain, &shown));
+                }
                 return row;
             }
         }
         row.not_shown += 1;
         row.total.count(false, None);
+        row.missed.push(self.missed("", chain, &[]));
         row
+    }
+
+    /// What repeats a trial.
+    fn missed(&self, convention: &str, chain: Chain, shown: &[bool]) -> Missed {
+        let mut families: Vec<String> = Vec::new();
+        for (seen, _) in self.seen.iter().zip(shown).filter(|(_, shown)| **shown) {
+            families.push(self.families[seen.family].clone());
+        }
+        families.dedup();
+        let chain = format!("{chain:?}");
+        Missed { seed: self.seed, convention: convention.into(), chain, shown: families }
     }
 
     /// Counts a trial in which a fault shows. The criteria are asked where the subject has the

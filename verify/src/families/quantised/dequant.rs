@@ -5,7 +5,7 @@ use assay_reference::Dtype;
 
 use super::super::Generated;
 use super::super::draft::{Draft, EXACT, Family, OUTLIER, SPECIAL, STORED, UNIT};
-use super::{Awq, Ct, Fp8, Gptq, Scales, Spec};
+use super::{Awq, Codes, Ct, Fp8, Gptq, Scales, Spec};
 
 /// A family's scales.
 fn family(scales: Scales) -> Family {
@@ -146,7 +146,7 @@ pub(in super::super) mod fp8 {
         block: [16, 32],
         scales: Scales::Trained,
         scale_dtype: Dtype::F32,
-        every_code: false,
+        codes: Codes::Quantised,
     };
 
     pub(in super::super::super) fn small(seed: u64) -> Vec<Generated> {
@@ -154,11 +154,15 @@ pub(in super::super) mod fp8 {
             BASE,
             Fp8 { scale_dtype: Dtype::Bf16, ..BASE },
             Fp8 { scale_dtype: Dtype::F16, n: 33, k: 65, ..BASE },
-            Fp8 { every_code: true, ..BASE },
+            Fp8 { codes: Codes::Every, ..BASE },
             Fp8 { n: 16, k: 32, ..BASE },
         ];
         for scales in [Scales::Powers, Scales::Wide, Scales::Special] {
-            specs.push(Fp8 { scales, every_code: scales != Scales::Wide, ..BASE });
+            specs.push(Fp8 {
+                scales,
+                codes: if scales == Scales::Wide { Codes::Quantised } else { Codes::Every },
+                ..BASE
+            });
         }
         every(specs, seed)
     }

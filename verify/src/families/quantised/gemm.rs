@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use super::super::draft::{Draft, EXACT, Family, OUTLIER, SPECIAL, STORED, UNIT};
 use super::super::{Generated, Values};
-use super::{Awq, Ct, Fp8, Gptq, Scales, Spec};
+use super::{Awq, Codes, Ct, Fp8, Gptq, Scales, Spec};
 
 /// The quantised weight of a product.
 #[derive(Clone, Copy, Debug)]
@@ -36,8 +36,8 @@ fn spec(op: &str, w: Weight) -> Box<dyn Spec> {
             let block = [16, usize::try_from(group).unwrap_or(k)];
             let scale_dtype = if act { Dtype::Bf16 } else { Dtype::F32 };
             // NaN codes among the others, in half of the columns.
-            let every_code = k == SPECIAL_K;
-            Box::new(Fp8 { n, k, block, scales, scale_dtype, every_code })
+            let codes = if k == SPECIAL_K { Codes::Every } else { Codes::Quantised };
+            Box::new(Fp8 { n, k, block, scales, scale_dtype, codes })
         }
     }
 }
@@ -115,7 +115,21 @@ pub(in super::super) fn small(op: &'static str, seed: u64) -> Vec<Generated> {
     out.push(unit(op, 1, Weight { k: 16_416, ..WEIGHT }, Dtype::Bf16, false, seed));
     out.extend(other_widths(op, seed));
     out.push(scaled(op, seed));
+    if op == "fp8_gemm" {
+        out.push(subnormal_codes(seed));
+    }
     out
+}
+
+/// FP8 weights that are all below the smallest normal code.
+fn subnormal_codes(seed: u64) -> Generated {
+    let (op, m, dtype) = ("fp8_gemm", 2, Dtype::Bf16);
+    let weight = Weight { k: 64, n: 16, ..WEIGHT };
+    let Weight { k, n, scales, .. } = weight;
+    let (block, scale_dtype, codes) = ([16, 32], Dtype::F32, Codes::Subnormal);
+    let spec = Fp8 { n, k, block, scales, scale_dtype, codes };
+    let product = Product { op, family: SPECIAL, m, weight, note: "", dtype, seed };
+    product.of(&spec, false, |v| (v.normals(m * k, 1.0), None))
 }
 
 /// A product with a factor, over more columns than a tile has.

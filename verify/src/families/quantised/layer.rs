@@ -244,22 +244,36 @@ pub(in super::super) struct Fp8 {
     pub(in super::super) block: [usize; 2],
     pub(in super::super) scales: Scales,
     pub(in super::super) scale_dtype: Dtype,
-    /// Whether the weights hold every code, NaN among them.
-    pub(in super::super) every_code: bool,
+    pub(in super::super) codes: Codes,
+}
+
+/// Codes of an FP8 weight.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(in super::super) enum Codes {
+    /// As quantised: the largest of a block is 448.
+    Quantised,
+    /// Every one, NaN among them.
+    Every,
+    /// The subnormal ones.
+    Subnormal,
 }
 
 impl Spec for Fp8 {
     fn layer(&self, v: &mut Values) -> Layer {
-        let Fp8 { n, k, block, scales: kind, scale_dtype, every_code } = *self;
-        let weight = if every_code {
-            let codes: Vec<u8> = (0..n * k).map(|i| (i * 7 % 256) as u8).collect();
+        let Fp8 { n, k, block, scales: kind, scale_dtype, codes } = *self;
+        let of = |code: &mut dyn FnMut(usize) -> u8| {
+            let codes: Vec<u8> = (0..n * k).map(code).collect();
             Tensor::from_bytes(Dtype::F8E4m3, vec![n, k], codes).expect("a byte an element")
-        } else {
-            // As quantised: the largest of a block is 448.
-            let mut values: Vec<f64> = (0..n * k).map(|_| v.normal(110.0)).collect();
-            values.iter_mut().step_by(97).for_each(|x| *x = 448.0 * x.signum());
-            values.iter_mut().for_each(|x| *x = x.clamp(-448.0, 448.0));
-            Tensor::from_f64(Dtype::F8E4m3, &[n, k], &values)
+        };
+        let weight = match codes {
+            Codes::Every => of(&mut |i| (i * 7 % 256) as u8),
+            Codes::Subnormal => of(&mut |_| 1 + v.below(7) as u8 + 128 * v.below(2) as u8),
+            Codes::Quantised => {
+                let mut values: Vec<f64> = (0..n * k).map(|_| v.normal(110.0)).collect();
+                values.iter_mut().step_by(97).for_each(|x| *x = 448.0 * x.signum());
+                values.iter_mut().for_each(|x| *x = x.clamp(-448.0, 448.0));
+                Tensor::from_f64(Dtype::F8E4m3, &[n, k], &values)
+            }
         };
         let shape = [n.div_ceil(block[0]), k.div_ceil(block[1])];
         let tensors =
@@ -268,8 +282,12 @@ impl Spec for Fp8 {
     }
 
     fn label(&self) -> String {
-        let Fp8 { n, k, block: [rows, columns], scale_dtype, every_code, .. } = *self;
-        let codes = if every_code { " every code" } else { "" };
+        let Fp8 { n, k, block: [rows, columns], scale_dtype, codes, .. } = *self;
+        let codes = match codes {
+            Codes::Quantised => "",
+            Codes::Every => " every code",
+            Codes::Subnormal => " subnormal codes",
+        };
         format!("{n}x{k} blocks {rows}x{columns} {scale_dtype}{codes}")
     }
 }

@@ -4,4 +4,4 @@ pub(super) mod dequant;
 pub(super) mod gemm;
 mod layer;
 
-pub(super) use layer::{Awq, Ct, Fp8, Gptq, Scales, Spec};
+pub(super) use layer::{Awq, Codes, Ct, Fp8, Gptq, Scales, Spec};

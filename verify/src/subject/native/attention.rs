@@ -455,6 +455,8 @@ impl Query<'_> {
     /// Maximum and sum of the softmax.
     fn attend(&self, seen: &[u32], out: &mut [f32]) -> (f32, f32) {
         match self.steps.probs {
+            // Nothing to rescale where no maximum is subtracted.
+            _ if self.steps.run.is("maximum_not_subtracted") => self.two_passes(seen, out),
             Probs::Full { block: None } | Probs::Normalised | Probs::Stored => {
                 self.two_passes(seen, out)
             }

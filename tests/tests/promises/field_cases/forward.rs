@@ -50,7 +50,7 @@ fn transformers_own_forward_passes_in_every_dtype() {
 }
 
 #[test]
-#[ignore = "a minute: every sound golden trace; cargo test -p assay-tests --test field_cases -- --ignored"]
+#[ignore = "a minute: every sound golden trace; cargo test -p assay-tests field_cases -- --ignored"]
 fn every_sound_golden_trace_passes() {
     let folders = std::fs::read_dir(golden::path("traces")).expect("golden traces");
     let names = folders.map(|f| f.expect("a folder").file_name().into_string().expect("ASCII"));
@@ -117,7 +117,7 @@ fn a_wrong_forward_is_named_from_its_logits() {
 }
 
 #[test]
-#[ignore = "minutes: every wrong forward; cargo test -p assay-tests --test field_cases -- --ignored"]
+#[ignore = "minutes: every wrong forward; cargo test -p assay-tests field_cases -- --ignored"]
 fn every_wrong_forward_is_named_from_its_logits() {
     check(&cases());
 }
@@ -172,7 +172,7 @@ fn a_fault_in_one_layer_is_named_there_or_not_at_all() {
 }
 
 #[test]
-#[ignore = "a minute: all sixteen; cargo test -p assay-tests --test field_cases -- --ignored"]
+#[ignore = "a minute: all sixteen; cargo test -p assay-tests field_cases -- --ignored"]
 fn every_fault_in_one_layer_is_named_there_or_not_at_all() {
     one_layer(&[]);
 }
@@ -223,7 +223,7 @@ fn every_variant_of_a_model_runs_and_shows() {
 }
 
 #[test]
-#[ignore = "a minute: every golden checkpoint; cargo test -p assay-tests --test field_cases -- --ignored"]
+#[ignore = "a minute: every golden checkpoint; cargo test -p assay-tests field_cases -- --ignored"]
 fn every_variant_of_every_model_runs_and_shows() {
     let mut seen = BTreeSet::new();
     for folder in std::fs::read_dir(golden::path("checkpoints")).expect("golden checkpoints") {

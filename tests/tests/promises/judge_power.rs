@@ -109,7 +109,7 @@ fn a_part_of_the_catalogued_faults_is_caught_and_named() {
 }
 
 #[test]
-#[ignore = "a minute: cargo test -p assay-tests --test judge_power -- --ignored named"]
+#[ignore = "a minute: cargo test -p assay-tests judge_power::all_catalogued -- --ignored"]
 fn all_catalogued_faults_are_caught_and_named() {
     caught_and_named(1);
 }
@@ -264,7 +264,7 @@ impl Visitor for Cost {
 }
 
 #[test]
-#[ignore = "timings: cargo test --release -p assay-tests --test judge_power cost -- --ignored --nocapture"]
+#[ignore = "timings: cargo test --release -p assay-tests judge_power::the_cost -- --ignored --nocapture"]
 fn the_cost_of_a_verdict() {
     println!("| op | oracle, s | pass | with unseen faults | unexplained failure |");
     println!("|---|---|---|---|---|");

@@ -46,7 +46,7 @@ fn the_page_names_the_fault_and_needs_nothing_else() {
 const BROWSERS: [&str; 4] = ["chromium", "chromium-browser", "google-chrome", "chrome"];
 
 #[test]
-#[ignore = "needs Chromium: cargo test -p assay-tests --test html_report -- --ignored"]
+#[ignore = "needs Chromium: cargo test -p assay-tests html_report -- --ignored"]
 fn a_browser_draws_the_page_without_a_complaint() {
     let dir = tempfile::tempdir().expect("a temporary folder");
     let (file, fault) = of_a_kernel(dir.path());

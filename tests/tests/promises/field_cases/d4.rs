@@ -129,7 +129,7 @@ fn a_mislabelled_checkpoint_is_named_when_it_is_opened() {
 }
 
 #[test]
-#[ignore = "half a minute: quantised forwards; cargo test -p assay-tests --test field_cases -- --ignored"]
+#[ignore = "half a minute: quantised forwards; cargo test -p assay-tests field_cases -- --ignored"]
 fn a_mislabelled_checkpoint_is_named_from_its_logits() {
     let trace = golden::trace("gptq-qwen3/bf16").only(|p| p == "logits");
     let quiet = &mut |_: usize, _: usize, _: &str| {};

@@ -1,0 +1,20 @@
+//! The promises of assay, end to end: one module a promise. They are one binary, which is linked once and
+//! keeps every core busy.
+
+mod check_cli;
+mod cli_bad_checkpoint;
+mod cli_bad_input;
+mod cli_reports;
+mod coverage;
+mod diff_golden;
+mod faults_golden;
+mod field_cases;
+mod gptq_golden;
+mod html_report;
+mod judge_power;
+mod ledger;
+mod mutants_blind;
+mod own_traces;
+mod parallel_cli;
+mod presets_golden;
+mod run_cli;
