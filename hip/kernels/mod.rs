@@ -32,6 +32,19 @@ pub struct Kernel {
     pub run: Run,
 }
 
+impl Kernel {
+    /// Whether a case is within the kernel's contract.
+    ///
+    /// # Errors
+    /// [`Error::Argument`] with what the contract asks, or that the case is not the op's.
+    pub fn accepts(&self, case: &Case) -> Result<(), Error> {
+        match (self.run)(&Backend::Contract, case, &LaunchOptions::default()) {
+            Ok(_) | Err(Error::NotLaunched) => Ok(()),
+            Err(e) => Err(e),
+        }
+    }
+}
+
 macro_rules! kernels {
     ($($name:ident => [$($launcher:ident),+]),* $(,)?) => {
         $(pub mod $name;)*

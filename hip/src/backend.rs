@@ -20,6 +20,8 @@ pub enum Backend {
     /// A HIP device, with the kernels that this crate was built with.
     #[cfg(feature = "hip")]
     Device(HipDevice),
+    /// Nothing runs: launchers check their contract and end with [`Error::NotLaunched`].
+    Contract,
 }
 
 impl Backend {
@@ -49,6 +51,7 @@ impl Backend {
             Self::Emulated(module) => module.launcher(name),
             #[cfg(feature = "hip")]
             Self::Device(_) => crate::kernels::device_launcher(name),
+            Self::Contract => Err(Error::NotLaunched),
         }
     }
 }
@@ -115,6 +118,7 @@ impl<'a> Call<'a> {
             }
             #[cfg(feature = "hip")]
             Backend::Device(device) => Memory::Device(HipMemory::new(device)),
+            Backend::Contract => return Err(Error::NotLaunched),
         };
         Ok(Self { memory, outputs: Vec::new(), options })
     }
@@ -139,9 +143,18 @@ impl<'a> Call<'a> {
         name: &'static str,
         tensor: &Tensor,
     ) -> Result<*const T, Error> {
+        Ok(self.upload(name, Role::In, tensor)?.0.cast_const().cast())
+    }
+
+    fn upload(
+        &mut self,
+        name: &'static str,
+        role: Role,
+        tensor: &Tensor,
+    ) -> Result<(*mut u8, Handle), Error> {
         let bytes = tensor.bytes();
         let element = tensor.dtype().size();
-        let spec = BufferSpec { name, role: Role::In, bytes: bytes.len(), element };
+        let spec = BufferSpec { name, role, bytes: bytes.len(), element };
         let (handle, pointer) = self.alloc(spec)?;
         match (&mut self.memory, handle) {
             (Memory::Emulated(_, device), Handle::Emulated(buffer)) => device.upload(buffer, bytes),
@@ -150,7 +163,7 @@ impl<'a> Call<'a> {
             #[cfg(feature = "hip")]
             _ => unreachable!("a handle comes from its own memory"),
         }
-        Ok(pointer.cast_const().cast())
+        Ok((pointer, handle))
     }
 
     /// The same, or null.
@@ -160,6 +173,18 @@ impl<'a> Call<'a> {
         tensor: Option<&Tensor>,
     ) -> Result<*const T, Error> {
         tensor.map_or(Ok(ptr::null()), |tensor| self.input(name, tensor))
+    }
+
+    /// A copy of `tensor` that the kernel reads and writes in place; an output of the call.
+    pub(crate) fn in_out<T>(
+        &mut self,
+        name: &'static str,
+        tensor: &Tensor,
+    ) -> Result<*mut T, Error> {
+        let (pointer, handle) = self.upload(name, Role::InOut, tensor)?;
+        let (dtype, shape) = (tensor.dtype(), tensor.shape().to_vec());
+        self.outputs.push(Output { name, dtype, shape, handle });
+        Ok(pointer.cast())
     }
 
     /// A buffer that the kernel has to fill.

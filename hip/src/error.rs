@@ -55,6 +55,9 @@ pub enum Error {
         /// Its size.
         bytes: usize,
     },
+    /// The arguments are within the contract, and nothing was to be launched.
+    #[error("nothing was launched: only the contract was asked for")]
+    NotLaunched,
     /// An argument breaks the kernel's contract. Nothing was launched.
     #[error("{kernel}: {argument}: expected {expected}, got {given}")]
     Argument {

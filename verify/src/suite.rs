@@ -18,23 +18,37 @@ use crate::ledger::Evidence;
 use crate::relations::{self, Claims};
 use crate::subject::Subject;
 
-/// Largest number of multiply-adds of a case that also runs with every access checked.
-const CHECKED_WORK: usize = 1_000_000;
-/// The same for the runs that only repeat.
-const REPEAT_WORK: usize = 6_000_000;
-
 /// Shared memory of a workgroup on the devices that the kernels are for.
 const LDS_LIMIT: usize = 64 * 1024;
 
 /// How much of a check to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Profile {
-    /// Everything.
+    /// Everything, larger cases with every access checked and repeated too, and the pairs of faults that
+    /// the cases would call by each other's name.
     Full,
-    /// Everything, and the pairs of faults that the cases would call by each other's name.
+    /// Everything within seconds a kernel.
+    Standard,
+    /// The same, and the pairs.
     Pairs,
     /// What decides whether a wrong kernel is caught: each case once checked and once plain.
     Power,
+}
+
+impl Profile {
+    /// Largest number of multiply-adds of a case that also runs with every access checked.
+    fn checked_work(self) -> usize {
+        if self == Profile::Full { 20_000_000 } else { 1_000_000 }
+    }
+
+    /// The same for the runs that only repeat.
+    fn repeat_work(self) -> usize {
+        match self {
+            Profile::Full => usize::MAX,
+            Profile::Standard | Profile::Pairs => 6_000_000,
+            Profile::Power => 0,
+        }
+    }
 }
 
 /// The outcome for one kernel.
@@ -44,8 +58,10 @@ pub struct KernelReport {
     pub kernel: String,
     /// The op that it implements.
     pub op: String,
-    /// Cases generated.
+    /// Cases of the op that are within the kernel's contract.
     pub cases: usize,
+    /// Those that are not, by what the contract asks.
+    pub outside: Vec<Outside>,
     /// Families, dispatch cells and the bits of the outputs.
     #[serde(flatten)]
     pub evidence: Evidence,
@@ -54,17 +70,60 @@ pub struct KernelReport {
     pub judgement: Judgement,
 }
 
+/// Cases of an op that a kernel does not take.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Outside {
+    /// What its contract asks: `x: a shape [..., K] with 1 to 8 rows`.
+    pub contract: String,
+    /// How many cases break it.
+    pub cases: usize,
+}
+
+/// The cases of a kernel's op that are within its contract, and the others.
+pub fn cases(kernel: &Kernel, seed: u64) -> (Vec<Generated>, Vec<Outside>) {
+    let mut outside: Vec<Outside> = Vec::new();
+    let mut count = |contract: String| match outside.iter_mut().find(|o| o.contract == contract) {
+        Some(known) => known.cases += 1,
+        None => outside.push(Outside { contract, cases: 1 }),
+    };
+    let mut all = families::cases(kernel.op, seed);
+    all.retain(|g| match kernel.accepts(&g.case) {
+        Ok(()) => true,
+        Err(assay_hip::Error::Argument { argument, expected, .. }) => {
+            count(format!("{argument}: {expected}"));
+            false
+        }
+        // A defect, which the run will report.
+        Err(_) => true,
+    });
+    (all, outside)
+}
+
 impl KernelReport {
-    fn failed(kernel: &Kernel, cases: &[Generated], findings: Vec<Finding>) -> KernelReport {
-        let mut judgement = Judgement::skipped("");
-        judgement.verdict = Verdict::Fail { findings };
+    fn new(
+        kernel: &Kernel,
+        (cases, outside): &(Vec<Generated>, Vec<Outside>),
+        evidence: Evidence,
+        judgement: Judgement,
+    ) -> KernelReport {
         KernelReport {
             kernel: kernel.name.into(),
             op: kernel.op.into(),
             cases: cases.len(),
-            evidence: Evidence::of(cases, &[]),
+            outside: outside.clone(),
+            evidence,
             judgement,
         }
+    }
+
+    fn failed(
+        kernel: &Kernel,
+        cases: &(Vec<Generated>, Vec<Outside>),
+        findings: Vec<Finding>,
+    ) -> KernelReport {
+        let mut judgement = Judgement::skipped("");
+        judgement.verdict = Verdict::Fail { findings };
+        KernelReport::new(kernel, cases, Evidence::of(&cases.0, &[]), judgement)
     }
 }
 
@@ -82,7 +141,7 @@ pub fn check_kernel(
     profile: Profile,
     step: &(dyn Fn() + Sync),
 ) -> anyhow::Result<KernelReport> {
-    let cases = families::cases(kernel.op, seed);
+    let cases = cases(kernel, seed);
     let compiler = Compiler::find()?;
     let compile = |mode| match compiler.compile(source, mode) {
         Ok(module) => Ok(Ok(module)),
@@ -97,7 +156,7 @@ pub fn check_kernel(
         Err(e) => return Ok(refused(e)),
     };
     let lds = checked.static_lds_bytes();
-    let mut findings = memory_phase(kernel, &checked.into(), &cases, seed, step)?;
+    let mut findings = memory_phase(kernel, &checked.into(), &cases.0, (seed, profile), step)?;
     if lds > LDS_LIMIT {
         let text = format!("{lds} bytes of static shared memory: a workgroup has {LDS_LIMIT}");
         findings.insert(0, Finding::new("memory.lds_limit", text));
@@ -118,17 +177,16 @@ pub fn check_kernel(
 pub fn check_device(
     kernel: &Kernel,
     seed: u64,
+    profile: Profile,
     step: &(dyn Fn() + Sync),
 ) -> anyhow::Result<KernelReport> {
     match Backend::device() {
-        Ok(backend) => check_backend(kernel, &backend, seed, Profile::Full, step),
-        Err(assay_hip::Error::NoDevice { reason }) => Ok(KernelReport {
-            kernel: kernel.name.into(),
-            op: kernel.op.into(),
-            cases: 0,
-            evidence: Evidence::default(),
-            judgement: Judgement::skipped(format!("no device: {reason}")),
-        }),
+        Ok(backend) => check_backend(kernel, &backend, seed, profile, step),
+        Err(assay_hip::Error::NoDevice { reason }) => {
+            let judgement = Judgement::skipped(format!("no device: {reason}"));
+            let nothing = (Vec::new(), Vec::new());
+            Ok(KernelReport::new(kernel, &nothing, Evidence::default(), judgement))
+        }
         Err(e) => Err(e.into()),
     }
 }
@@ -146,7 +204,8 @@ pub fn check_backend(
     profile: Profile,
     step: &(dyn Fn() + Sync),
 ) -> anyhow::Result<KernelReport> {
-    let cases = families::cases(kernel.op, seed);
+    let own = cases(kernel, seed);
+    let cases = &own.0;
     let runs: Vec<Runs> = cases
         .par_iter()
         .map(|g| {
@@ -156,7 +215,7 @@ pub fn check_backend(
         })
         .collect::<anyhow::Result<_>>()?;
     let plain: Vec<_> = runs.iter().map(|r| r.observations.first().map(|o| &o.output)).collect();
-    let evidence = Evidence::of(&cases, &plain);
+    let evidence = Evidence::of(cases, &plain);
     let mut findings: Vec<Finding> = Vec::new();
     let mut observations = Vec::new();
     let mut others: Vec<(&'static str, Vec<Observation>)> = Vec::new();
@@ -171,11 +230,11 @@ pub fn check_backend(
         }
     }
     if !findings.is_empty() {
-        return Ok(KernelReport::failed(kernel, &cases, findings));
+        return Ok(KernelReport::failed(kernel, &own, findings));
     }
     let unseen = match profile {
-        Profile::Full => Unseen::Catalogue,
-        Profile::Pairs => Unseen::Pairs,
+        Profile::Standard => Unseen::Catalogue,
+        Profile::Full | Profile::Pairs => Unseen::Pairs,
         Profile::Power => Unseen::Nothing,
     };
     let options = Options { scope: Scope::Kernel, unseen, preset: None };
@@ -191,13 +250,7 @@ pub fn check_backend(
             judgement.verdict = Verdict::Fail { findings: broken };
         }
     }
-    Ok(KernelReport {
-        kernel: kernel.name.into(),
-        op: kernel.op.into(),
-        cases: cases.len(),
-        evidence,
-        judgement,
-    })
+    Ok(KernelReport::new(kernel, &own, evidence, judgement))
 }
 
 /// A kernel on a backend as a subject: the output of one launch.
@@ -210,6 +263,10 @@ struct Launched<'a> {
 impl Subject for Launched<'_> {
     fn op(&self) -> &str {
         self.kernel.op
+    }
+
+    fn takes(&self, case: &Case) -> bool {
+        !matches!(self.kernel.accepts(case), Err(assay_hip::Error::Argument { .. }))
     }
 
     fn run(&self, case: &Case) -> assay_reference::Result<Tensor> {
@@ -237,7 +294,15 @@ fn work(case: &Case) -> usize {
             let s = case.tensors.get("k").map_or(1, |k| k.shape()[0]);
             2 * len("q") * s
         }
-        _ => len("qweight") * 8,
+        "attention_paged" => {
+            2 * len("q") * case.tensors.get("context_len").map_or(1, |t| t.get_i64(0)) as usize
+        }
+        op if op.ends_with("_gemm") => {
+            let columns = case.tensors.get("x").and_then(|x| x.shape().last()).map_or(1, |k| *k);
+            len("x") / columns.max(1) * len("qweight") * 8
+        }
+        op if op.ends_with("_dequant") => len("qweight") * 8,
+        _ => case.tensors.values().map(Tensor::len).sum(),
     }
 }
 
@@ -247,7 +312,7 @@ fn memory_phase(
     kernel: &Kernel,
     backend: &Backend,
     cases: &[Generated],
-    seed: u64,
+    (seed, profile): (u64, Profile),
     step: &(dyn Fn() + Sync),
 ) -> anyhow::Result<Vec<Finding>> {
     let found: Vec<Vec<Finding>> = cases
@@ -255,7 +320,7 @@ fn memory_phase(
         .enumerate()
         .map(|(i, g)| {
             let mut findings = Vec::new();
-            if work(&g.case) <= CHECKED_WORK {
+            if work(&g.case) <= profile.checked_work() {
                 let placement = if i % 2 == 0 { Placement::End } else { Placement::Start };
                 let options =
                     LaunchOptions { seed: seed ^ 1, placement, ..LaunchOptions::default() };
@@ -332,7 +397,7 @@ fn run_case(
     let mut runs = Runs { observations: Vec::new(), others: Vec::new(), findings };
     let Some(outputs) = outputs else { return Ok(runs) };
     observe(&mut runs, outputs.clone(), "");
-    if profile == Profile::Power || work(&g.case) > REPEAT_WORK || !runs.findings.is_empty() {
+    if work(&g.case) > profile.repeat_work() || !runs.findings.is_empty() {
         return Ok(runs);
     }
     // The same bits again: another thread order over another fill.
@@ -384,5 +449,5 @@ fn launch(
 
 /// How many times `step` is called for a kernel.
 pub fn steps(kernel: &Kernel, seed: u64) -> usize {
-    2 * families::cases(kernel.op, seed).len()
+    2 * cases(kernel, seed).0.len()
 }

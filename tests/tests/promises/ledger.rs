@@ -42,6 +42,7 @@ fn passed(ledger_file: &Path) {
         kernel: kernel.name.into(),
         op: kernel.op.into(),
         cases: 0,
+        outside: Vec::new(),
         evidence: Evidence::default(),
         judgement,
     };

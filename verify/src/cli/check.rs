@@ -25,8 +25,15 @@ pub(super) struct CheckArgs {
     #[arg(long, value_name = "NAME")]
     kernel: Vec<String>,
     /// Where the kernels run
-    #[arg(long, value_enum, default_value_t = Subject::Emu)]
-    subject: Subject,
+    #[arg(long, alias = "subject", value_enum, default_value_t = Subject::Emu)]
+    backend: Subject,
+    /// Each case once with every access checked and once plain: no last bits of exp, no repeats, no list
+    /// of unseen faults; no evidence for a ledger
+    #[arg(long, conflicts_with_all = ["mutant", "mutants", "full", "pairs", "ledger"])]
+    quick: bool,
+    /// Larger cases with every access checked and repeated too, and the pairs of --pairs
+    #[arg(long, conflicts_with_all = ["mutant", "mutants"])]
+    full: bool,
     /// Check this source file instead of the kernel's own; it must define the same launcher
     #[arg(long, value_name = "FILE", conflicts_with_all = ["mutant", "mutants"])]
     source: Option<PathBuf>,
@@ -144,12 +151,17 @@ fn run_kernels(args: &CheckArgs, kernels: &[&Kernel], start: Instant) -> anyhow:
     if source.is_some() && kernels.len() != 1 {
         bail!("--source needs exactly one --kernel, whose launcher the file defines");
     }
-    if args.subject == Subject::Hip && source.is_some() {
+    if args.backend == Subject::Hip && source.is_some() {
         bail!(
             "--source is compiled for the emulator: a device runs the kernels that were built in"
         );
     }
-    let profile = if args.pairs { Profile::Pairs } else { Profile::Full };
+    let profile = match args {
+        _ if args.quick => Profile::Power,
+        _ if args.full => Profile::Full,
+        _ if args.pairs => Profile::Pairs,
+        _ => Profile::Standard,
+    };
     let bar = progress::bar(kernels.iter().map(|k| suite::steps(k, args.seed)).sum());
     progress::show_searches(&bar);
     let mut reports = Vec::new();
@@ -157,9 +169,9 @@ fn run_kernels(args: &CheckArgs, kernels: &[&Kernel], start: Instant) -> anyhow:
         bar.set_message(kernel.name);
         let source = source.as_deref().unwrap_or(kernel.source);
         let step = || bar.inc(1);
-        reports.push(match args.subject {
+        reports.push(match args.backend {
             Subject::Emu => suite::check_kernel(kernel, source, args.seed, profile, &step)?,
-            Subject::Hip => suite::check_device(kernel, args.seed, &step)?,
+            Subject::Hip => suite::check_device(kernel, args.seed, profile, &step)?,
         });
     }
     bar.finish_and_clear();
@@ -209,7 +221,7 @@ fn save(
         return Ok(());
     };
     for (kernel, report) in kernels.iter().zip(reports) {
-        let bench = || match args.subject {
+        let bench = || match args.backend {
             Subject::Emu => Bench::emulated(kernel, source.unwrap_or(kernel.source)),
             Subject::Hip => Bench::device(kernel),
         };
@@ -231,7 +243,7 @@ fn record(
         if matches!(report.judgement.verdict, Verdict::Skipped { .. }) {
             continue;
         }
-        let identity = match args.subject {
+        let identity = match args.backend {
             Subject::Emu => ledger::emulated(kernel, source.unwrap_or(kernel.source))?,
             Subject::Hip => Backend::device()?.identity(kernel)?,
         };

@@ -97,6 +97,7 @@ fn report(
         kernel: format!("{}{suffix}", kernel.map_or("-", String::as_str)),
         op: replay.case.op.clone(),
         cases: 1,
+        outside: Vec::new(),
         evidence: Evidence::of(&[replay.generated()], &[stored]),
         judgement,
     }

@@ -196,7 +196,7 @@ fn check_command(required: &Requirement) -> String {
             format!("run `assay check --kernel {name} --source {} --ledger FILE`", source.display())
         }
         (BackendKind::Hip, _) => {
-            format!("run `assay check --subject hip --kernel {name} --ledger FILE` on the device")
+            format!("run `assay check --backend hip --kernel {name} --ledger FILE` on the device")
         }
         (BackendKind::Process, _) => "check it again as it runs now".into(),
     }

@@ -133,7 +133,8 @@ pub struct Claims {
     pub scope: Scope,
 }
 
-/// Runs a subject on all relations of its op: one finding a kind that does not hold.
+/// Runs a subject on the relations of its op whose cases it takes: one finding a kind that does not
+/// hold.
 ///
 /// # Errors
 /// When the subject cannot run a case.
@@ -142,7 +143,8 @@ pub fn check(subject: &dyn Subject, seed: u64, claims: Claims) -> Result<Vec<Fin
     for relation in of(subject.op(), seed) {
         let name = relation.kind.finding();
         let claimed = relation.kind != Kind::Batch || claims.batch_invariant;
-        if !claimed || findings.iter().any(|f| f.name == name) {
+        let taken = subject.takes(&relation.base) && subject.takes(&relation.changed);
+        if !claimed || !taken || findings.iter().any(|f| f.name == name) {
             continue;
         }
         if let Some(broken) = relation.broken(subject, claims.scope)? {

@@ -8,7 +8,7 @@ use assay_reference::Tensor;
 use assay_reference::ops::{Erased, Op};
 
 use super::Replay;
-use crate::families::{self, Generated};
+use crate::families::Generated;
 use crate::finding::Finding;
 use crate::judge::{Judgement, Unseen, Verdict};
 
@@ -130,7 +130,7 @@ pub(super) fn elements(g: &Generated) -> usize {
 /// When the backend fails.
 pub fn capture(bench: &Bench<'_>, wanted: &str, seed: u64) -> anyhow::Result<Option<Replay>> {
     let start = Instant::now();
-    let mut cases = families::cases(bench.kernel.op, seed);
+    let (mut cases, _) = crate::suite::cases(bench.kernel, seed);
     cases.sort_by_key(elements);
     // What a checked launch finds is looked for there, at both ends of the buffers.
     let memory = wanted.starts_with("memory.");

@@ -30,6 +30,14 @@ pub fn check(reports: &[KernelReport]) -> String {
     }
     let mut out = table.render();
     for r in reports {
+        for o in &r.outside {
+            let kernel = &r.kernel;
+            out +=
+                &format!("\n{kernel}: {} cases are outside its contract: {}", o.cases, o.contract);
+        }
+        if !r.outside.is_empty() {
+            out += "\n";
+        }
         out += &details(&r.kernel, &r.judgement.verdict);
         out += &limits(&r.kernel, &r.judgement.verdict);
         if !r.judgement.ill_conditioned.is_empty() {

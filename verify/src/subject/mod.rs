@@ -9,6 +9,11 @@ pub trait Subject: Sync {
     /// The op that it claims to compute.
     fn op(&self) -> &str;
 
+    /// Whether a case is within its contract.
+    fn takes(&self, _case: &Case) -> bool {
+        true
+    }
+
     /// Its first output for a case.
     ///
     /// # Errors
