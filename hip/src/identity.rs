@@ -115,7 +115,8 @@ impl Backend {
     #[must_use]
     pub fn kind(&self) -> BackendKind {
         match self {
-            Self::Emulated(_) => BackendKind::Emu,
+            // The contract is the same everywhere, and nothing can be admitted by it.
+            Self::Emulated(_) | Self::Contract => BackendKind::Emu,
             #[cfg(feature = "hip")]
             Self::Device(_) => BackendKind::Hip,
         }
@@ -149,6 +150,7 @@ impl Backend {
                 toolchain: env!("ASSAY_HIPCC_VERSION").to_owned(),
                 runtime: device.runtime(),
             }),
+            Self::Contract => Err(Error::NotLaunched),
         }
     }
 }
