@@ -2,6 +2,8 @@
 
 use std::path::PathBuf;
 
+use crate::admit::Refusal;
+
 /// Why a kernel could not be compiled or launched. What a launched kernel did wrong is
 /// not an error but a [`MemoryFinding`](crate::MemoryFinding).
 #[derive(Debug, thiserror::Error)]
@@ -55,6 +57,22 @@ pub enum Error {
         /// Its size.
         bytes: usize,
     },
+    /// Kernels that a serving path needs and may not launch.
+    #[error("not admitted:\n{}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n"))]
+    NotAdmitted(Vec<Refusal>),
+    /// A model that no engine of these kernels runs.
+    #[error("the engine cannot run this model: {0}")]
+    Unsupported(String),
+    /// A launch of the engine that did not end well.
+    #[error("{kernel} at {probe}: {what}")]
+    Launch {
+        /// The kernel.
+        kernel: &'static str,
+        /// What it was to compute.
+        probe: String,
+        /// What happened.
+        what: String,
+    },
     /// The arguments are within the contract, and nothing was to be launched.
     #[error("nothing was launched: only the contract was asked for")]
     NotLaunched,
@@ -83,7 +101,7 @@ pub enum Error {
     },
     /// The record of what was verified does not admit the kernel.
     #[error(transparent)]
-    Refused(#[from] crate::admit::Refusal),
+    Refused(#[from] Refusal),
     /// There is no HIP device, or this build can't use one.
     #[error("no HIP device: {reason}")]
     NoDevice {

@@ -15,6 +15,7 @@ mod contract;
 mod device;
 mod edits;
 pub mod emu;
+pub mod engine;
 mod error;
 mod finding;
 mod identity;

@@ -5,6 +5,7 @@
 //! consumers, while the reference's value in its place satisfies the consumers, was altered after
 //! the run: an inconsistent recording.
 
+pub mod engine;
 mod phase;
 
 use std::collections::BTreeMap;
@@ -31,6 +32,9 @@ pub struct NodeReport {
     pub probe: String,
     /// Op name.
     pub op: String,
+    /// The kernel that computed it, where kernels did.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub kernel: Option<&'static str>,
     /// Of a rotation that fails: how far its angles are off.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub phase_error: Vec<PhaseError>,
@@ -41,7 +45,13 @@ pub struct NodeReport {
 
 impl NodeReport {
     fn new(probe: &str, op: &str, judgement: Judgement) -> NodeReport {
-        NodeReport { probe: probe.into(), op: op.into(), phase_error: Vec::new(), judgement }
+        NodeReport {
+            probe: probe.into(),
+            op: op.into(),
+            kernel: None,
+            phase_error: Vec::new(),
+            judgement,
+        }
     }
 }
 

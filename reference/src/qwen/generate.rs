@@ -1,9 +1,35 @@
 //! Continuing a prompt, token by token.
 
+use crate::arith::Real;
 use crate::error::{Error, Result};
 use crate::ops::Basis;
 use crate::qwen::forward::{Forward, Observer};
 use crate::qwen::sample::{LogitState, Sampler, Sampling, classify, log_softmax};
+
+/// What continues a prompt: the reference's [`Forward`], or an engine made of kernels.
+pub trait Model<R> {
+    /// Checks that tokens can be fed.
+    ///
+    /// # Errors
+    /// When there is none, or one is outside the vocabulary.
+    fn check(&self, ids: &[u32]) -> Result<()>;
+
+    /// Appends tokens and returns their logits, [T, vocab].
+    ///
+    /// # Errors
+    /// As [`Model::check`], and what keeps the model from running.
+    fn step(&mut self, ids: &[u32], observer: &mut Observer<'_, R>) -> Result<Vec<R>>;
+}
+
+impl<R: Basis> Model<R> for Forward<'_, R> {
+    fn check(&self, ids: &[u32]) -> Result<()> {
+        Forward::check(self, ids)
+    }
+
+    fn step(&mut self, ids: &[u32], observer: &mut Observer<'_, R>) -> Result<Vec<R>> {
+        Forward::step(self, ids, observer)
+    }
+}
 
 /// Why a generation ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -68,8 +94,8 @@ pub enum Event {
 ///
 /// # Errors
 /// When the prompt is empty or has an id outside the vocabulary.
-pub fn generate<R: Basis>(
-    forward: &mut Forward<'_, R>,
+pub fn generate<R: Real>(
+    forward: &mut dyn Model<R>,
     prompt: &[u32],
     max_new: usize,
     eos: &[u32],
@@ -90,8 +116,8 @@ pub fn generate<R: Basis>(
 ///
 /// # Errors
 /// When the prompt is empty or has an id outside the vocabulary, or a setting is out of range.
-pub fn continue_prompt<R: Basis>(
-    forward: &mut Forward<'_, R>,
+pub fn continue_prompt<R: Real>(
+    forward: &mut dyn Model<R>,
     prompt: &[u32],
     options: &Options<'_>,
     observer: &mut Observer<'_, R>,
@@ -130,8 +156,8 @@ pub fn continue_prompt<R: Basis>(
 ///
 /// # Errors
 /// When the prompt is empty or has an id outside the vocabulary.
-pub fn feed<R: Basis>(
-    forward: &mut Forward<'_, R>,
+pub fn feed<R: Real>(
+    forward: &mut dyn Model<R>,
     prompt: &[u32],
     chunk: usize,
     observer: &mut Observer<'_, R>,
@@ -154,7 +180,7 @@ pub fn feed<R: Basis>(
     Ok(last)
 }
 
-fn values<R: Basis>(x: &[R]) -> Vec<f64> {
+fn values<R: Real>(x: &[R]) -> Vec<f64> {
     x.iter().map(|v| v.value()).collect()
 }
 

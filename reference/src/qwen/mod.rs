@@ -19,7 +19,7 @@ pub mod shard;
 pub mod variant;
 
 pub use forward::{Forward, Observer};
-pub use generate::{Generation, Options, continue_prompt, generate};
+pub use generate::{Generation, Model, Options, continue_prompt, generate};
 pub use plan::{Node, Plan, Share, Source, View};
 pub use preset::Preset;
 pub use sample::Sampling;

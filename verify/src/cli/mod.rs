@@ -3,6 +3,7 @@
 mod check;
 mod diff;
 mod gate;
+mod kernels;
 mod list;
 mod power;
 mod progress;

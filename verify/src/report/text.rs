@@ -125,7 +125,7 @@ pub fn diff(report: &DiffReport, all: bool) -> String {
         if !quiet {
             table.row([
                 n.probe.clone(),
-                n.op.clone(),
+                n.kernel.unwrap_or(&n.op).to_string(),
                 format!("{:.2} %", 100.0 * j.equal_share),
                 worst(j),
                 convention(&j.verdict),
@@ -139,7 +139,8 @@ pub fn diff(report: &DiffReport, all: bool) -> String {
         out += &table.render();
     }
     for n in &report.nodes {
-        out += &details(&n.probe, &n.judgement.verdict);
+        let place = n.kernel.map_or(n.probe.clone(), |kernel| format!("{} ({kernel})", n.probe));
+        out += &details(&place, &n.judgement.verdict);
     }
     out += "\n";
     if let Some(preset) = report.preset {

@@ -9,14 +9,16 @@ mod settings;
 use std::path::PathBuf;
 use std::time::Instant;
 
-use anyhow::bail;
+use anyhow::{Context, bail};
+use assay_hip::LaunchOptions;
+use assay_hip::engine::{Engine, Kernels};
 use assay_reference::Dtype;
 use assay_reference::checkpoint::{Checkpoint, Tokenizer};
 use assay_reference::ops::{self, rope::Scaling};
 use assay_reference::qwen::generate::{self, Event, Options};
 use assay_reference::qwen::sample::classify;
 use assay_reference::qwen::shard::Ranks;
-use assay_reference::qwen::{Forward, Node, Preset, continue_prompt};
+use assay_reference::qwen::{Forward, Model, Node, Preset, continue_prompt};
 use assay_reference::trace;
 use clap::{Args, ValueEnum};
 
@@ -25,7 +27,9 @@ use self::prompts::{Prompt, PromptArgs};
 use self::record::{Recorder, Selection};
 use self::report::{Body, One};
 use self::settings::SamplingArgs;
+use super::kernels::{OnKernels, Replaced};
 use super::{FINDINGS, JsonArgs, PASS, progress, say};
+use crate::ledger::Ledger;
 use crate::report::{Envelope, write_json};
 
 /// Tokens of a prompt that are fed in one call when nothing else is said.
@@ -74,6 +78,15 @@ pub(super) struct RunArgs {
     /// How the ranks' partial outputs are added
     #[arg(long, value_enum, default_value_t = Reduce::F32, requires = "tp")]
     reduce: Reduce,
+    /// Run on this crate's kernels instead of the reference: bf16 or 4-bit GPTQ. Only kernels that --ledger
+    /// admits are launched
+    #[arg(long, value_enum, requires = "ledger", conflicts_with_all = ["basis", "preset", "tp"])]
+    backend: Option<OnKernels>,
+    /// With --backend: the ledger that `assay check --ledger` wrote (docs/ledger.md)
+    #[arg(long, value_name = "FILE", requires = "backend")]
+    ledger: Option<PathBuf>,
+    #[command(flatten)]
+    replaced: Replaced,
     /// Record the run's probes into this new folder (of a batch into DIR/0, DIR/1 ...)
     #[arg(long, value_name = "DIR")]
     trace: Option<PathBuf>,
@@ -107,7 +120,11 @@ pub(super) fn run(args: &RunArgs) -> anyhow::Result<u8> {
     for warning in checkpoint.warnings() {
         say(&format!("warning: {warning}\n"), true);
     }
-    let (basis, preset) = arithmetic(args)?;
+    let (basis, mut preset) = arithmetic(args)?;
+    let engine = on_kernels(args)?;
+    if engine.is_some() {
+        preset = Preset::named("fused-bf16")?;
+    }
     let tokenizer = prompts::tokenizer(&args.model, &args.prompts)?;
     let prompts = prompts::read(&args.model, &args.prompts, tokenizer.as_ref())?;
     if args.prompts.print_prompt() {
@@ -119,8 +136,14 @@ pub(super) fn run(args: &RunArgs) -> anyhow::Result<u8> {
         bail!("--logprobs is for generated tokens, but --generate is 0");
     }
     checkpoint.scan_finite()?;
-    let job =
-        Job { args, checkpoint: &checkpoint, preset, tokenizer: tokenizer.as_ref(), settings };
+    let job = Job {
+        args,
+        checkpoint: &checkpoint,
+        preset,
+        engine,
+        tokenizer: tokenizer.as_ref(),
+        settings,
+    };
     let runs = match basis {
         Basis::F64 => job.all::<f64>(&prompts)?,
         Basis::F32 => job.all::<f32>(&prompts)?,
@@ -145,6 +168,15 @@ pub(super) fn run(args: &RunArgs) -> anyhow::Result<u8> {
     Ok(if broken { FINDINGS } else { PASS })
 }
 
+/// The kernels to run on, and the record that admits them.
+fn on_kernels(args: &RunArgs) -> anyhow::Result<Option<(Kernels, Ledger)>> {
+    let (Some(on), Some(path)) = (args.backend, &args.ledger) else { return Ok(None) };
+    let ledger = Ledger::read(path).with_context(
+        || "run `assay check --ledger FILE` to have the kernels checked and recorded",
+    )?;
+    Ok(Some((on.kernels(&args.replaced)?, ledger)))
+}
+
 fn arithmetic(args: &RunArgs) -> anyhow::Result<(Basis, &'static Preset)> {
     let preset = args.preset.as_deref().map(Preset::named).transpose()?;
     let basis = match (args.basis, preset) {
@@ -165,12 +197,22 @@ struct Job<'a> {
     args: &'a RunArgs,
     checkpoint: &'a Checkpoint,
     preset: &'static Preset,
+    engine: Option<(Kernels, Ledger)>,
     tokenizer: Option<&'a Tokenizer>,
     settings: settings::Settings,
 }
 
 impl Job<'_> {
-    /// A forward at position 0: the one place where it is made.
+    /// What continues a prompt, at position 0.
+    fn model<R: ops::Basis>(&self) -> anyhow::Result<Box<dyn Model<R> + '_>> {
+        let Some((kernels, ledger)) = &self.engine else {
+            return Ok(Box::new(self.forward::<R>()?));
+        };
+        let options = LaunchOptions { threads: rayon::current_num_threads(), ..Default::default() };
+        Ok(Box::new(Engine::new(self.checkpoint, kernels, ledger, options)?))
+    }
+
+    /// A reference forward at position 0: the one place where it is made.
     fn forward<R: ops::Basis>(&self) -> anyhow::Result<Forward<'_, R>> {
         Ok(Forward::split(self.checkpoint, self.preset, self.ranks())?)
     }
@@ -232,7 +274,7 @@ impl Job<'_> {
         prompt: &Prompt,
         recorder: &mut Option<Recorder<'_>>,
     ) -> anyhow::Result<One> {
-        let mut forward = self.forward::<R>()?;
+        let mut model = self.model::<R>()?;
         let chunk = self.chunk();
         let bar = progress::bar(prompt.ids.len());
         bar.set_message("prompt tokens");
@@ -253,7 +295,7 @@ impl Job<'_> {
         };
         if self.settings.generate == 0 {
             let logits =
-                generate::feed(&mut forward, &prompt.ids, chunk, &mut observer, &mut on_event)?;
+                generate::feed(&mut *model, &prompt.ids, chunk, &mut observer, &mut on_event)?;
             let top = output::top(&logits, self.tokenizer);
             self.args.json.say(&output::top_text(&top));
             return Ok(One::of_logits(prompt, top, classify(&logits)));
@@ -266,14 +308,17 @@ impl Job<'_> {
             logprobs: self.args.logprobs,
         };
         let out =
-            continue_prompt(&mut forward, &prompt.ids, &options, &mut observer, &mut on_event)?;
+            continue_prompt(&mut *model, &prompt.ids, &options, &mut observer, &mut on_event)?;
         let text = stream.end(&out.tokens);
         let one = One::of_generation(prompt, out, text, self.tokenizer);
         if self.args.logprobs.is_some() {
             self.args.json.say(&output::logprobs(&one.logprobs));
         }
         let (n, new, stop) = (prompt.ids.len(), one.ids.len(), one.stopped_by());
-        let name = self.preset.name;
+        let name = match self.args.backend {
+            Some(_) => "kernels",
+            None => self.preset.name,
+        };
         say(&format!("[{n} prompt tokens, {new} new, stopped by {stop}, {name}]\n"), true);
         Ok(one)
     }
