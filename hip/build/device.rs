@@ -22,16 +22,15 @@ const FUNCTIONS: [&str; 10] = [
 ];
 
 pub(crate) fn build() {
-    for variable in ["ASSAY_HIP_ARCH", "HIPCC", "ROCM_PATH"] {
+    for variable in ["ASSAY_HIP_ARCH", "AMDGPU_TARGETS", "HIPCC", "ROCM_PATH"] {
         println!("cargo:rerun-if-env-changed={variable}");
     }
     println!("cargo:rerun-if-changed=kernels");
     println!("cargo:rerun-if-changed=device");
     println!("cargo:rerun-if-changed=include");
     let rocm = std::env::var_os("ROCM_PATH").map(PathBuf::from);
-    let archs = std::env::var("ASSAY_HIP_ARCH").unwrap_or_else(|_| DEFAULT_ARCHS.to_owned());
-    let archs: Vec<&str> =
-        archs.split([',', ';', ' ']).map(str::trim).filter(|arch| !arch.is_empty()).collect();
+    let archs = archs(rocm.as_deref());
+    let archs: Vec<&str> = archs.iter().map(String::as_str).collect();
 
     let out = PathBuf::from(std::env::var_os("OUT_DIR").expect("cargo sets OUT_DIR"));
     let mut archive = cc::Build::new();
@@ -54,6 +53,29 @@ pub(crate) fn build() {
     }
     println!("cargo:rustc-link-lib=dylib=amdhip64");
     generate_bindings(rocm.as_deref(), &out.join("hip_runtime.rs"));
+}
+
+/// The targets: what the environment names, else the agents of this machine, else the defaults.
+fn archs(rocm: Option<&Path>) -> Vec<String> {
+    let split = |text: String| -> Vec<String> {
+        let names = text.split([',', ';', ' ', '\n']).map(str::trim);
+        names.filter(|name| !name.is_empty()).map(str::to_owned).collect()
+    };
+    let named = ["ASSAY_HIP_ARCH", "AMDGPU_TARGETS"].iter().find_map(|v| std::env::var(v).ok());
+    if let Some(named) = named.map(split).filter(|names| !names.is_empty()) {
+        return named;
+    }
+    let tool = rocm.map_or(PathBuf::from("rocm_agent_enumerator"), |rocm| {
+        rocm.join("bin/rocm_agent_enumerator")
+    });
+    let output = Command::new(tool).output().ok().filter(|o| o.status.success());
+    let text = output.map(|o| String::from_utf8_lossy(&o.stdout).into_owned());
+    let mut agents = split(text.unwrap_or_default());
+    // gfx000 is the CPU.
+    agents.retain(|name| name.starts_with("gfx") && name != "gfx000");
+    agents.sort();
+    agents.dedup();
+    if agents.is_empty() { split(DEFAULT_ARCHS.to_owned()) } else { agents }
 }
 
 fn kernel_sources() -> Vec<PathBuf> {
@@ -100,8 +122,10 @@ fn compile(hipcc: &Path, source: &Path, object: &Path, archs: &[&str]) {
     }
     let said = String::from_utf8_lossy(&output.stderr);
     let unknown_target = said.contains("invalid target ID");
-    let hint = if unknown_target && archs.iter().any(|arch| ["gfx928", "gfx936"].contains(arch)) {
-        "\ngfx928 and gfx936 (Hygon K100_AI and newer DCU) are known to the hipcc of Hygon's DTK \
+    let hint = if unknown_target
+        && archs.iter().any(|arch| ["gfx928", "gfx936", "gfx938"].contains(arch))
+    {
+        "\ngfx928, gfx936 and gfx938 (Hygon K100_AI and newer DCU) are known to the hipcc of Hygon's DTK \
          only, not to upstream clang: source env.sh of the DTK installation, or set HIPCC to its \
          hipcc"
     } else {

@@ -63,6 +63,9 @@ pub enum Error {
     /// A model that no engine of these kernels runs.
     #[error("the engine cannot run this model: {0}")]
     Unsupported(String),
+    /// hipcc is missing, or does not compile a kernel.
+    #[error("{0}")]
+    Hipcc(String),
     /// A launch of the engine that did not end well.
     #[error("{kernel} at {probe}: {what}")]
     Launch {

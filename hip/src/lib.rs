@@ -10,6 +10,7 @@ compile_error!("the kernel emulator needs Linux: it works on ELF symbols, mmap a
 
 mod admit;
 mod backend;
+pub mod code_object;
 mod contract;
 #[cfg(feature = "hip")]
 mod device;

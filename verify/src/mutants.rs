@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use crate::finding::Finding;
 use crate::judge::Verdict;
-use crate::suite::{KernelReport, Profile, check_kernel};
+use crate::suite::{KernelReport, Profile, check_kernel, results_pass};
 
 /// What an edit is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -54,6 +54,8 @@ pub struct EditReport {
     pub findings: Vec<Finding>,
     /// The conventions of a pass.
     pub conventions: Vec<String>,
+    /// Whether only the checks of single accesses caught it: its results pass.
+    pub only_sanitize: bool,
 }
 
 impl EditReport {
@@ -101,7 +103,11 @@ pub fn edits() -> anyhow::Result<Vec<Edit>> {
 /// As [`check_kernel`].
 pub fn check(edit: &Edit, seed: u64) -> anyhow::Result<EditReport> {
     let report = check_kernel(edit.kernel, &edit.source, seed, Profile::Power, &|| {})?;
-    Ok(grade(edit, report))
+    let mut report = grade(edit, report);
+    if report.caught && report.findings.iter().all(|f| f.name.starts_with("memory.")) {
+        report.only_sanitize = results_pass(edit.kernel, &edit.source, seed)?;
+    }
+    Ok(report)
 }
 
 fn grade(edit: &Edit, report: KernelReport) -> EditReport {
@@ -125,5 +131,6 @@ fn grade(edit: &Edit, report: KernelReport) -> EditReport {
         right,
         findings,
         conventions,
+        only_sanitize: false,
     }
 }

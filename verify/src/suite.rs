@@ -29,6 +29,8 @@ pub enum Profile {
     Full,
     /// Everything within seconds a kernel.
     Standard,
+    /// The same, and each case of any size with every access checked.
+    Sanitize,
     /// The same, and the pairs.
     Pairs,
     /// What decides whether a wrong kernel is caught: each case once checked and once plain.
@@ -38,14 +40,18 @@ pub enum Profile {
 impl Profile {
     /// Largest number of multiply-adds of a case that also runs with every access checked.
     fn checked_work(self) -> usize {
-        if self == Profile::Full { 20_000_000 } else { 1_000_000 }
+        match self {
+            Profile::Sanitize => usize::MAX,
+            Profile::Full => 20_000_000,
+            Profile::Standard | Profile::Pairs | Profile::Power => 1_000_000,
+        }
     }
 
     /// The same for the runs that only repeat.
     fn repeat_work(self) -> usize {
         match self {
             Profile::Full => usize::MAX,
-            Profile::Standard | Profile::Pairs => 6_000_000,
+            Profile::Standard | Profile::Sanitize | Profile::Pairs => 6_000_000,
             Profile::Power => 0,
         }
     }
@@ -170,6 +176,17 @@ pub fn check_kernel(
     }
 }
 
+/// Whether the results of `source` pass although an access check found something in it: a race that no
+/// schedule showed, a read beyond a buffer whose value is not used.
+///
+/// # Errors
+/// As [`check_kernel`].
+pub fn results_pass(kernel: &Kernel, source: &str, seed: u64) -> anyhow::Result<bool> {
+    let Ok(module) = Compiler::find()?.compile(source, Mode::Plain) else { return Ok(false) };
+    let report = check_backend(kernel, &module.into(), seed, Profile::Power, &|| {})?;
+    Ok(report.judgement.verdict.is_pass())
+}
+
 /// Checks `kernel` on the first HIP device; skipped, never passed, when there is none.
 ///
 /// # Errors
@@ -233,7 +250,7 @@ pub fn check_backend(
         return Ok(KernelReport::failed(kernel, &own, findings));
     }
     let unseen = match profile {
-        Profile::Standard => Unseen::Catalogue,
+        Profile::Standard | Profile::Sanitize => Unseen::Catalogue,
         Profile::Full | Profile::Pairs => Unseen::Pairs,
         Profile::Power => Unseen::Nothing,
     };

@@ -52,6 +52,9 @@ pub(super) struct CheckArgs {
     /// Also list the pairs of faults that the cases would call by each other's name
     #[arg(long, conflicts_with_all = ["mutant", "mutants"])]
     pairs: bool,
+    /// Check every access of every case, whatever its size: races, bounds, uninitialised reads, barriers
+    #[arg(long, conflicts_with_all = ["mutant", "mutants", "quick", "full", "pairs"])]
+    sanitize: bool,
     /// Append an entry for each kernel to this ledger, which `assay gate` reads (docs/ledger.md)
     #[arg(long, value_name = "FILE", conflicts_with_all = ["mutant", "mutants"])]
     ledger: Option<PathBuf>,
@@ -159,6 +162,7 @@ fn run_kernels(args: &CheckArgs, kernels: &[&Kernel], start: Instant) -> anyhow:
     let profile = match args {
         _ if args.quick => Profile::Power,
         _ if args.full => Profile::Full,
+        _ if args.sanitize => Profile::Sanitize,
         _ if args.pairs => Profile::Pairs,
         _ => Profile::Standard,
     };

@@ -8,6 +8,7 @@ mod list;
 mod power;
 mod progress;
 mod replay;
+mod resources;
 mod run;
 
 use std::io::Write;
@@ -39,7 +40,7 @@ pub const SKIPPED: u8 = 3;
 Exit codes: 0 pass, 1 findings, 2 bad usage or unreadable input, 3 nothing could be verified.
 
 Examples:
-  assay check                             the three HIP kernels on the built-in emulator
+  assay check                             the HIP kernels on the built-in emulator
   assay check --mutants                   the same kernels broken on purpose: every one must be caught
   assay diff MODEL TRACE                  a recorded forward against the reference, op by op
   assay run MODEL --prompt 'The sky is'   the reference forward, greedy
@@ -67,6 +68,8 @@ enum Command {
     Gate(gate::GateArgs),
     /// Repeat the judgement of a saved case, or run a kernel on it
     Replay(replay::ReplayArgs),
+    /// Compile the kernels with hipcc and list their registers, shared memory and spills
+    Kernels(resources::KernelsArgs),
     /// List ops, their variants, kernels, presets, mutants or finding codes
     List(list::ListArgs),
 }
@@ -208,6 +211,7 @@ fn dispatch(cli: Cli) -> anyhow::Result<u8> {
         Command::Power(args) => power::run(&args),
         Command::Gate(args) => gate::run(&args),
         Command::Replay(args) => replay::run(&args),
+        Command::Kernels(args) => resources::run(&args),
         Command::List(args) => list::run(&args),
     })
 }

@@ -105,6 +105,13 @@ pub fn mutants(reports: &[EditReport]) -> String {
     for r in reports.iter().filter(|r| r.kind == Kind::Control && r.caught) {
         out += &findings(&r.name, &r.findings);
     }
+    let only: Vec<&EditReport> = reports.iter().filter(|r| r.only_sanitize).collect();
+    if !only.is_empty() {
+        out += "\ncaught only with every access checked, since the results pass:\n";
+    }
+    for r in only {
+        out += &format!("    {} ({})\n", r.name, r.named.as_deref().unwrap_or("-"));
+    }
     let of = |kind: Kind| reports.iter().filter(move |r| r.kind == kind);
     let (mutants, controls) = (of(Kind::Mutant).count(), of(Kind::Control).count());
     let caught = of(Kind::Mutant).filter(|r| r.caught).count();
