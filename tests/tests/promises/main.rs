@@ -7,6 +7,7 @@ mod cli_bad_input;
 mod cli_reports;
 mod coverage;
 mod diff_golden;
+mod engine;
 mod faults_golden;
 mod field_cases;
 mod gptq_golden;
