@@ -96,6 +96,11 @@ kernels! {
     gemm_bf16 => [gemm_bf16],
     attention_prefill_d128 => [attention_prefill_d128],
     gptq_dequant => [gptq_dequant_bf16, gptq_dequant_f16],
+    silu_mul => [silu_mul],
+    kv_store_paged => [kv_store_paged_copy, kv_store_paged_fp8],
+    argmax => [argmax_bf16, argmax_f16, argmax_f32],
+    embedding => [embedding_i32, embedding_i64],
+    softmax => [softmax_bf16, softmax_f32],
 }
 
 fn define(

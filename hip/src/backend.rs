@@ -176,7 +176,6 @@ impl<'a> Call<'a> {
     }
 
     /// A copy of `tensor` that the kernel reads and writes in place; an output of the call.
-    #[allow(dead_code, reason = "kv_store_paged is the first to use it")]
     pub(crate) fn in_out<T>(
         &mut self,
         name: &'static str,

@@ -28,6 +28,9 @@ pub(super) fn cases(seed: u64) -> Vec<Generated> {
     for v in [1, 2, 63, 64, 65, 1023, 1024, 1025, 4097] {
         out.push(unit((2, v), Dtype::Bf16, seed));
     }
+    for (v, dtype) in [(128, Dtype::F16), (1028, Dtype::F32), (1030, Dtype::F32)] {
+        out.push(unit((2, v), dtype, seed));
+    }
     // The vocabularies of Qwen2.5 and Qwen3.
     out.push(placed(151_936, seed));
     out.push(unit((1, 152_064), Dtype::Bf16, seed));

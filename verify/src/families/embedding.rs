@@ -1,7 +1,7 @@
 //! Cases of `embedding`: both ends of the vocabulary, ids beyond 16 bits, hidden sizes on both sides of
 //! a vector width.
 
-use assay_reference::Dtype;
+use assay_reference::{Dtype, Tensor};
 
 use super::draft::{Draft, EXACT, OUTLIER, SPECIAL, STORED, UNIT};
 use super::{Generated, Values};
@@ -32,6 +32,7 @@ pub(super) fn cases(seed: u64) -> Vec<Generated> {
     for ids in [1, 63, 64, 65, 257] {
         out.push(unit((ids, 31, 20), Dtype::Bf16, seed));
     }
+    out.push(wide_ids((5, 29, 24), seed));
     out
 }
 
@@ -56,6 +57,17 @@ fn build(family: super::draft::Family, d: Dims, dtype: Dtype, seed: u64) -> (Dra
 fn unit(d: Dims, dtype: Dtype, seed: u64) -> Generated {
     let (draft, mut v) = build(UNIT, d, dtype, seed);
     draft.with("weight", &[d.1, d.2], &v.normals(d.1 * d.2, 0.02)).done()
+}
+
+/// Ids of 64 bits, as frameworks hold them.
+fn wide_ids(d: Dims, seed: u64) -> Generated {
+    let label = format!("{} of {}x{}, ids of 64 bits", d.0, d.1, d.2);
+    let draft = Draft::new(OP, UNIT, label, Dtype::Bf16, seed);
+    let mut v = draft.values();
+    let picked: Vec<f64> = ids(&mut v, d).into_iter().map(f64::from).collect();
+    let table = v.normals(d.1 * d.2, 0.02);
+    let ids = Tensor::from_f64(Dtype::I64, &[d.0], &picked);
+    draft.tensor("ids", ids).with("weight", &[d.1, d.2], &table).done()
 }
 
 /// Every element names its row and column.

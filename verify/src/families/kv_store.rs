@@ -26,18 +26,25 @@ pub(super) fn cases(seed: u64) -> Vec<Generated> {
             (Dtype::Bf16, Dtype::F8E4m3),
             &json!({ "scales": [0.37, 0.0123] }),
         ),
-        marked("exact", Dtype::Bf16, seed),
-        marked("exact", Dtype::F16, seed),
-        marked("exact", Dtype::F32, seed),
-        marked("special", Dtype::Bf16, seed),
+        marked("exact", (Dtype::Bf16, Dtype::Bf16), seed),
+        marked("exact", (Dtype::F16, Dtype::F16), seed),
+        marked("exact", (Dtype::F32, Dtype::Bf16), seed),
+        marked("special", (Dtype::Bf16, Dtype::Bf16), seed),
     ]
 }
 
-/// Numbers of tokens on both sides of what waves and blocks take.
+/// Numbers of tokens on both sides of what waves and blocks take; rows that vector loads do not fill,
+/// and rows longer than a block takes at once, by elements and by vectors; FP8 caches.
 pub(super) fn edges(seed: u64) -> Vec<Generated> {
-    let stored = (Dtype::Bf16, Dtype::Bf16);
-    let one = |t| case((t, 9, 16, 2, 8), seed, "unit", stored, &json!({}));
-    [2, 8, 15, 16, 17, 63, 64, 65].map(one).into()
+    let (copied, to_fp8) = ((Dtype::Bf16, Dtype::Bf16), (Dtype::Bf16, Dtype::F8E4m3));
+    let unit = |d: Dims| case(d, seed, "unit", copied, &json!({}));
+    let mut out: Vec<Generated> =
+        [2, 8, 15, 16, 17, 63, 64, 65].map(|t| unit((t, 9, 16, 2, 8))).into();
+    out.extend([(3, 2, 16, 3, 5), (2, 2, 2, 3, 87), (2, 2, 2, 17, 128)].map(unit));
+    out.push(case((2, 2, 16, 3, 5), seed, "unit", to_fp8, &json!({ "scales": [0.25, 0.03] })));
+    out.push(marked("exact", to_fp8, seed));
+    out.push(marked("special", to_fp8, seed));
+    out
 }
 
 fn case(
@@ -73,9 +80,9 @@ fn case(
     generated(OP, (family, false), &label, seed, params.clone(), to, tensors)
 }
 
-/// A copy whose every element names its token and place; or, among them, NaN, infinities, zeros of
-/// either sign and subnormals.
-fn marked(family: &str, dtype: Dtype, seed: u64) -> Generated {
+/// Elements that name their token and place, many of them ties of a narrower cache; or, among them,
+/// NaN, infinities, zeros of either sign and subnormals.
+fn marked(family: &str, (dtype, stored): (Dtype, Dtype), seed: u64) -> Generated {
     let (t, heads, d) = (5, 2, 8);
     let odd = [f64::NAN, f64::INFINITY, f64::NEG_INFINITY, -0.0, 0.0, 1.1e-39, -9.2e-41];
     let value = |by: usize| {
@@ -86,7 +93,6 @@ fn marked(family: &str, dtype: Dtype, seed: u64) -> Generated {
             _ => (i * by % 509) as f64 - 254.0,
         }
     };
-    let stored = if dtype == Dtype::F32 { Dtype::Bf16 } else { dtype };
     let tokens = |by: usize| {
         let values: Vec<f64> = (0..t * heads * d).map(value(by)).collect();
         Tensor::from_f64(dtype, &[t, heads, d], &values)
@@ -102,6 +108,6 @@ fn marked(family: &str, dtype: Dtype, seed: u64) -> Generated {
         ("v_cache".to_string(), cache(13)),
         ("slot_mapping".to_string(), Tensor::from_i32(&[t], &[17, 2, -1, 31, 0])),
     ]);
-    let label = format!("{t} tokens marked {dtype}");
+    let label = format!("{t} tokens marked, {dtype} to {stored}");
     generated(OP, (family, true), &label, seed, json!({}), stored, tensors)
 }

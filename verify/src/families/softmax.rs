@@ -30,6 +30,9 @@ pub(super) fn cases(seed: u64) -> Vec<Generated> {
     for d in [1, 2, 31, 32, 33, 63, 64, 127, 128, 129, 255, 256, 257, 4095, 4096, 4097] {
         out.push(unit((2, d), Dtype::Bf16, 1.0, seed));
     }
+    for d in [5, 1022, 1024, 1028] {
+        out.push(unit((2, d), Dtype::F32, 2.0, seed));
+    }
     out.push(unit((65, 17), Dtype::Bf16, 1.0, seed));
     out
 }
