@@ -96,6 +96,10 @@ kernels! {
     gemm_bf16 => [gemm_bf16],
     attention_prefill_d128 => [attention_prefill_d128],
     gptq_dequant => [gptq_dequant_bf16, gptq_dequant_f16],
+    rms_norm => [rms_norm_bf16],
+    add_rms_norm => [add_rms_norm_bf16],
+    qk_norm_rope => [qk_norm_rope_d128],
+    rope => [rope_bf16],
 }
 
 fn define(
