@@ -101,6 +101,10 @@ kernels! {
     argmax => [argmax_bf16, argmax_f16, argmax_f32],
     embedding => [embedding_i32, embedding_i64],
     softmax => [softmax_bf16, softmax_f32],
+    rms_norm => [rms_norm_bf16],
+    add_rms_norm => [add_rms_norm_bf16],
+    qk_norm_rope => [qk_norm_rope_d128],
+    rope => [rope_bf16],
 }
 
 fn define(

@@ -24,24 +24,27 @@ pub(super) fn cases(seed: u64) -> Vec<Generated> {
         random((&[5, 6, 7], 3, 96), seed, 1.0, Dtype::F16),
         outlier(seed),
         lanes(seed),
-        exact(seed),
-        tiny(seed),
+        exact(64, seed),
+        tiny(80, seed),
         random((&[3, 4, 5], 2, 66), seed, 1.0, Dtype::Bf16),
         scaled("yarn", seed),
         scaled("dynamic", seed),
-        special(seed),
+        special(32, seed),
         // Wider than every tile, and the base frequency of the first Qwen2 models.
         random((&[7, 8], 2, 264), seed, 1.0, Dtype::Bf16),
-        with_theta(1e4, seed),
+        with_theta(64, 1e4, seed),
     ]
 }
 
-/// Head sizes and numbers of heads on both sides of what waves take.
+/// Head sizes and numbers of heads on both sides of what waves take, and of the heads of 128 that a kernel
+/// is for what `cases` has of others.
 pub(super) fn edges(seed: u64) -> Vec<Generated> {
     let sizes = [2, 62, 66, 80, 126, 130, 256].map(|d| (3, d));
     let heads = [1, 7, 8, 14, 28, 40].map(|h| (h, 16));
+    let full = [1, 3, 4, 5, 8].map(|h| (h, 128));
     let one = |(h, d)| random((&[7, 8, 20_000], h, d), seed, 1.0, Dtype::Bf16);
-    sizes.into_iter().chain(heads).map(one).collect()
+    let own = [exact(128, seed), tiny(128, seed), special(128, seed), with_theta(128, 1e4, seed)];
+    sizes.into_iter().chain(heads).chain(full).map(one).chain(own).collect()
 }
 
 fn build(
@@ -104,8 +107,8 @@ fn lanes(seed: u64) -> Generated {
 }
 
 /// At position 0, an eighth of the elements +-5 and the others +-1: the scale is 1/2, and nothing turns.
-fn exact(seed: u64) -> Generated {
-    let (heads, d) = (3, 64);
+fn exact(d: usize, seed: u64) -> Generated {
+    let heads = 3;
     let mut v = Values::new(seed, "qk_norm_rope exact");
     let mut x = Vec::new();
     for _ in 0..2 * heads {
@@ -118,8 +121,8 @@ fn exact(seed: u64) -> Generated {
 }
 
 /// One kind a token: NaN, infinities, zeros of either sign, subnormals, large values.
-fn special(seed: u64) -> Generated {
-    let (heads, d) = (2, 32);
+fn special(d: usize, seed: u64) -> Generated {
+    let heads = 2;
     let mut v = Values::new(seed, "qk_norm_rope special");
     let mut x = v.normals(6 * heads * d, 1.0);
     let row = heads * d;
@@ -135,15 +138,15 @@ fn special(seed: u64) -> Generated {
 }
 
 /// Heads so small that another eps shows, under an eps that models do not have.
-fn tiny(seed: u64) -> Generated {
-    let mut g = random((&[5, 6], 3, 80), seed, 1e-3, Dtype::Bf16);
+fn tiny(d: usize, seed: u64) -> Generated {
+    let mut g = random((&[5, 6], 3, d), seed, 1e-3, Dtype::Bf16);
     g.case.params["norm"]["eps"] = json!(1e-5);
     g.label += " eps 1e-5";
     g
 }
 
-fn with_theta(theta: f64, seed: u64) -> Generated {
-    let mut g = random((&[7, 300], 2, 64), seed, 1.0, Dtype::Bf16);
+fn with_theta(d: usize, theta: f64, seed: u64) -> Generated {
+    let mut g = random((&[7, 300], 2, d), seed, 1.0, Dtype::Bf16);
     g.case.params["rope"]["theta"] = json!(theta);
     g.label += &format!(" theta {theta:e}");
     g

@@ -36,6 +36,10 @@ pub(super) fn cases(seed: u64) -> Vec<Generated> {
     for heads in [1, 7, 8, 14, 28, 40] {
         out.push(unit(&[7, 8, 20_000], (heads, 16), 1e6, Dtype::Bf16, seed));
     }
+    // More than a block of 256 takes at once, one pair or eight a thread.
+    for shape in [(9, 62), (40, 128)] {
+        out.push(unit(&[7], shape, 1e6, Dtype::Bf16, seed));
+    }
     let long: Vec<i32> = (0..65).map(|i| i * 613).collect();
     out.push(unit(&long, (1, 64), 1e6, Dtype::Bf16, seed));
     out
