@@ -11,6 +11,8 @@ use crate::edits::{Edits, Mutant, SourceEdit};
 use crate::error::Error;
 use crate::options::LaunchOptions;
 
+mod linear;
+
 /// Runs a kernel on a case of its op.
 pub type Run = fn(&Backend, &Case, &LaunchOptions) -> Result<Launched, Error>;
 
@@ -96,6 +98,9 @@ kernels! {
     gemm_bf16 => [gemm_bf16],
     attention_prefill_d128 => [attention_prefill_d128],
     gptq_dequant => [gptq_dequant_bf16, gptq_dequant_f16],
+    gemv_bf16 => [gemv_bf16],
+    gptq_gemm => [gptq_gemm_bf16, gptq_gemm_f16],
+    gemm_bf16_splitk => [gemm_bf16_splitk],
 }
 
 fn define(
