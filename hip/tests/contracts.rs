@@ -108,9 +108,8 @@ fn products_refuse_rows_and_parts_beyond_their_contract() {
 #[test]
 fn any_number_of_parts_gives_the_sum() {
     let backend = backend("gemm_bf16_splitk");
-    let ones = |shape: &[usize]| {
-        Tensor::from_f64(Dtype::Bf16, shape, &vec![1.0; shape.iter().product()])
-    };
+    let ones =
+        |shape: &[usize]| Tensor::from_f64(Dtype::Bf16, shape, &vec![1.0; shape.iter().product()]);
     let (x, weight) = (ones(&[2, 21]), ones(&[3, 21]));
     for parts in [1, 2, 20, 32] {
         let args = gemm_bf16_splitk::Args { x: &x, weight: &weight, bias: None, parts };

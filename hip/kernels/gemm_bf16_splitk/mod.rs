@@ -90,7 +90,16 @@ pub fn launch(
     call.run(|| unsafe {
         let stream = ptr::null_mut();
         launcher(
-            x_pointer, weight_pointer, bias_pointer, workspace, y_pointer, m, n, k, parts, stream,
+            x_pointer,
+            weight_pointer,
+            bias_pointer,
+            workspace,
+            y_pointer,
+            m,
+            n,
+            k,
+            parts,
+            stream,
         )
     })
 }

@@ -158,7 +158,8 @@ pub fn launch(
     call.run(|| unsafe {
         let stream = ptr::null_mut();
         launcher(
-            x, qweight, qzeros, scales, g_idx, bias, y, m, n, k, groups, group_size, version, stream,
+            x, qweight, qzeros, scales, g_idx, bias, y, m, n, k, groups, group_size, version,
+            stream,
         )
     })
 }
@@ -171,11 +172,10 @@ fn plain(params: Params<gptq_dequant::Params>) -> Result<gptq_dequant::Params, E
     if dequant.bits != BITS {
         return Err(contract.refuse("bits", BITS.to_string(), dequant.bits));
     }
-    let mut expected =
-        Params::new::<gptq_dequant::GptqDequant>(gptq_dequant::Params::new(
-            dequant.format,
-            dequant.group_size,
-        ));
+    let mut expected = Params::new::<gptq_dequant::GptqDequant>(gptq_dequant::Params::new(
+        dequant.format,
+        dequant.group_size,
+    ));
     expected.matmul.clone_from(&params.matmul);
     if params != expected {
         let what = "the defaults but for format and group_size";
