@@ -11,6 +11,8 @@ use crate::edits::{Edits, Mutant, SourceEdit};
 use crate::error::Error;
 use crate::options::LaunchOptions;
 
+mod linear;
+
 /// Runs a kernel on a case of its op.
 pub type Run = fn(&Backend, &Case, &LaunchOptions) -> Result<Launched, Error>;
 
@@ -105,6 +107,9 @@ kernels! {
     add_rms_norm => [add_rms_norm_bf16],
     qk_norm_rope => [qk_norm_rope_d128],
     rope => [rope_bf16],
+    gemv_bf16 => [gemv_bf16],
+    gptq_gemm => [gptq_gemm_bf16, gptq_gemm_f16],
+    gemm_bf16_splitk => [gemm_bf16_splitk],
 }
 
 fn define(

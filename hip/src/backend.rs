@@ -187,6 +187,20 @@ impl<'a> Call<'a> {
         Ok(pointer.cast())
     }
 
+    /// Scratch memory of `elements`, no output. It holds the options' fill before the launch,
+    /// as an output does, so that reading what was not written shows.
+    pub(crate) fn workspace<T>(
+        &mut self,
+        name: &'static str,
+        dtype: Dtype,
+        elements: usize,
+    ) -> Result<*mut T, Error> {
+        let bytes = elements * dtype.size();
+        let fill = self.options.fill.iter().copied().cycle().take(bytes).collect();
+        let filled = Tensor::from_bytes(dtype, vec![elements], fill)?;
+        Ok(self.upload(name, Role::InOut, &filled)?.0.cast())
+    }
+
     /// A buffer that the kernel has to fill.
     pub(crate) fn output<T>(
         &mut self,

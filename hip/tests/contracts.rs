@@ -1,7 +1,9 @@
 //! A launcher refuses what its contract does not allow, before anything runs.
 
 use assay_hip::emu::{Compiler, Mode};
-use assay_hip::kernels::{attention_prefill_d128, gemm_bf16, gptq_dequant};
+use assay_hip::kernels::{
+    attention_prefill_d128, gemm_bf16, gemm_bf16_splitk, gemv_bf16, gptq_dequant, gptq_gemm,
+};
 use assay_hip::{
     Admission, Admit, Admitted, Backend, Identity, LaunchOptions, Refusal, kernel, sha256,
 };
@@ -85,6 +87,77 @@ fn gptq_dequant_refuses_groups_outside_the_scales() {
     assert_eq!(
         refusal(&g_idx, 0),
         "gptq_dequant: group_size: expected -1 or a positive number, got 0"
+    );
+}
+
+#[test]
+fn products_refuse_rows_and_parts_beyond_their_contract() {
+    let options = LaunchOptions::default();
+    let (x, weight) = (zeros(Dtype::Bf16, &[3, 3, 5]), zeros(Dtype::Bf16, &[4, 5]));
+    let args = gemv_bf16::Args { x: &x, weight: &weight, bias: None };
+    let refused = gemv_bf16::launch(&Backend::Contract, &args, &options).unwrap_err().to_string();
+    assert_eq!(refused, "gemv_bf16: x: expected [..., K] with 1 to 8 rows, got [3, 3, 5]");
+    for parts in [0, 33] {
+        let args = gemm_bf16_splitk::Args { x: &x, weight: &weight, bias: None, parts };
+        let refused = gemm_bf16_splitk::launch(&Backend::Contract, &args, &options).unwrap_err();
+        let expected = format!("gemm_bf16_splitk: parts: expected 1 to 32, got {parts}");
+        assert_eq!(refused.to_string(), expected);
+    }
+}
+
+#[test]
+fn any_number_of_parts_gives_the_sum() {
+    let backend = backend("gemm_bf16_splitk");
+    let ones =
+        |shape: &[usize]| Tensor::from_f64(Dtype::Bf16, shape, &vec![1.0; shape.iter().product()]);
+    let (x, weight) = (ones(&[2, 21]), ones(&[3, 21]));
+    for parts in [1, 2, 20, 32] {
+        let args = gemm_bf16_splitk::Args { x: &x, weight: &weight, bias: None, parts };
+        let launched = gemm_bf16_splitk::launch(&backend, &args, &LaunchOptions::default());
+        let launched = launched.unwrap();
+        assert!(launched.report.is_clean(), "{parts}: {:?}", launched.report);
+        assert_eq!(launched.outputs.len(), 1, "the workspace is no output");
+        assert_eq!(launched.output().to_f64(), [21.0; 6], "{parts} parts");
+    }
+}
+
+#[test]
+fn gptq_gemm_takes_any_groups_of_an_index_and_refuses_other_params() {
+    let refusal = |g_idx: Option<&Tensor>, group_size: i64, bias: Dtype| {
+        let args = gptq_gemm::Args {
+            x: &zeros(Dtype::F16, &[2, 16]),
+            qweight: &zeros(Dtype::I32, &[2, 8]),
+            qzeros: &zeros(Dtype::I32, &[3, 1]),
+            scales: &zeros(Dtype::F16, &[3, 8]),
+            g_idx,
+            bias: Some(&zeros(bias, &[8])),
+            group_size,
+            format: Format::V2,
+        };
+        let launched = gptq_gemm::launch(&Backend::Contract, &args, &LaunchOptions::default());
+        launched.unwrap_err().to_string()
+    };
+    let mut groups = [2; 16];
+    let whole = Tensor::from_i32(&[16], &groups);
+    groups[9] = 3;
+    let outside = Tensor::from_i32(&[16], &groups);
+    let start = "gptq_gemm: ";
+    assert!(refusal(Some(&whole), 8, Dtype::F16).starts_with("nothing was launched"));
+    assert_eq!(
+        refusal(Some(&outside), 8, Dtype::F16),
+        format!("{start}g_idx: expected values in [0, 3), got 3")
+    );
+    assert_eq!(
+        refusal(None, 8, Dtype::F16),
+        format!("{start}scales: expected shape [2, 8], got [3, 8]")
+    );
+    assert_eq!(
+        refusal(Some(&whole), -2, Dtype::F16),
+        format!("{start}group_size: expected -1 or a positive number, got -2")
+    );
+    assert_eq!(
+        refusal(Some(&whole), 8, Dtype::Bf16),
+        format!("{start}bias: expected f16, got bf16")
     );
 }
 

@@ -61,6 +61,24 @@ pub(crate) fn of(kernel: &str) -> Vec<TestCase> {
             gptq("v1, sequential, to f16", 72, 264, 16, false, "v1", Dtype::F16),
             gptq("v2, one group", 64, 16, -1, false, "v2", Dtype::Bf16),
         ],
+        "gemv_bf16" => vec![
+            matmul("vectors", 5, 6, 200, true),
+            matmul("one by one", 3, 9, 71, true),
+            matmul("no bias", 8, 4, 64, false),
+            matmul("K beyond 4096", 2, 5, 4104, true),
+        ],
+        "gemm_bf16_splitk" => vec![
+            matmul("edges", 70, 71, 41, true),
+            matmul("vectors", 66, 65, 96, true),
+            matmul("no bias", 3, 130, 64, false),
+            matmul("K beyond 4096", 2, 5, 4128, true),
+        ],
+        "gptq_gemm" => vec![
+            gptq_matmul(11, gptq("few, v1, sequential", 136, 264, 16, false, "v1", Dtype::F16)),
+            gptq_matmul(3, gptq("few, v2, shuffled", 64, 16, 16, true, "v2", Dtype::Bf16)),
+            gptq_matmul(67, gptq("many, v1, shuffled", 64, 72, 16, true, "v1", Dtype::Bf16)),
+            gptq_matmul(52, gptq("many, v2, one group", 40, 8, -1, false, "v2", Dtype::F16)),
+        ],
         other => panic!("no cases for the kernel {other}"),
     }
 }
@@ -162,5 +180,30 @@ fn gptq(
         exact,
         half_ulp,
         f32_error: 0.0,
+    }
+}
+
+/// M rows and a bias for the layer of a dequantisation, whose weights are rounded to its dtype.
+fn gptq_matmul(m: usize, dequant: TestCase) -> TestCase {
+    let TestCase { name, case: Case { params, dtype, mut tensors, .. }, exact, .. } = dequant;
+    let n = tensors["scales"].shape()[1];
+    let k = exact.len() / n;
+    let mut random = Random(19 + m as u64);
+    let x = random.tensor(dtype, &[m, k], 1.0);
+    let bias = random.tensor(dtype, &[n], 4.0);
+    let values: Vec<f64> = exact.iter().map(|w| w.value).collect();
+    let stored = Tensor::from_f64(dtype, &[k, n], &values).to_f64();
+    let columns: Vec<f64> = (0..n * k).map(|i| stored[i % k * n + i / k]).collect();
+    let exact = exact::matmul(&x.to_f64(), &columns, Some(&bias.to_f64()), k);
+    tensors.extend([("x".to_owned(), x), ("bias".to_owned(), bias)]);
+    let params = json!({ "dequant": params, "matmul": { "layout": "in_out" } });
+    let tensors = tensors.iter().map(|(name, t)| (name.as_str(), t.clone())).collect();
+    let half_ulp = if dtype == Dtype::F16 { HALF_ULP_F16 } else { HALF_ULP_BF16 };
+    TestCase {
+        name,
+        case: case("gptq_gemm", params, dtype, tensors),
+        exact,
+        half_ulp,
+        f32_error: 1e-5,
     }
 }

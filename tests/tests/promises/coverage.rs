@@ -18,7 +18,6 @@ const NO_KNOBS: &[(&str, &str)] = &[
 const NO_KERNEL: &[(&str, &str)] = &[
     ("embedding", "a gather: the framework's"),
     ("rms_norm", "not written for the device yet"),
-    ("gptq_gemm", "run as gptq_dequant, then gemm"),
     ("awq_dequant", "not written for the device yet"),
     ("awq_gemm", "not written for the device yet"),
     ("ct_dequant", "not written for the device yet"),

@@ -52,7 +52,24 @@ pub(super) fn cases(seed: u64) -> Vec<Generated> {
     }
     out.push(special((9, 20, 70, true), seed));
     out.push(special_weights((4, 24, 72, true), seed));
+    out.extend(few_rows(seed));
+    // Parts of K that are whole vectors, over several tiles each way.
+    out.push(unit((66, 70, 288, true), seed, 1.0));
     out.extend(drawn(seed));
+    out
+}
+
+/// Up to eight rows, as at decode: both sides of a wave's 512 terms in vectors of 8 and 64 terms one by
+/// one, and the families with either kind of row.
+fn few_rows(seed: u64) -> Vec<Generated> {
+    let dims = [(1, 6, 504, false), (3, 5, 512, true), (2, 6, 520, true), (4, 7, 515, true)];
+    let mut out: Vec<Generated> = dims.map(|d| unit(d, seed, 1.0)).into();
+    out.push(unit((6, 3, 65, true), seed, 0.02));
+    out.push(exact((7, 9, 101, true), seed));
+    out.push(outlier((3, 12, 261, true), seed));
+    out.extend([(8, 18, 72, true), (5, 11, 67, true)].map(|d| ties(d, seed)));
+    out.extend([(8, 10, 72, true), (7, 5, 70, true)].map(|d| special(d, seed)));
+    out.push(special_weights((4, 14, 70, true), seed));
     out
 }
 

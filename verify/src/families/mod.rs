@@ -194,14 +194,16 @@ pub fn kernel_examples<O: Op>(op: &str) -> Vec<(O::Params, Tensors)> {
         "matmul" => params.get("row_parallel").is_none() && params.get("alpha").is_none(),
         "attention" => params.get("window").is_none(),
         "gptq_dequant" => params.get("bits").is_none_or(|bits| *bits == 4),
+        "gptq_gemm" => params["dequant"]["bits"] == 4,
         _ => true,
     };
-    // The kernels are of bf16: what an f16 model can have wrong is not theirs.
+    // The other kernels are of bf16: what an f16 model can have wrong is not theirs.
+    let half = op == "gptq_gemm";
     let dtype = |tensors: &Tensors| tensors.get("x").or(tensors.get("q")).map(Tensor::dtype);
     let parse = |(params, tensors)| Some((O::parse(op, &params).ok()?, tensors));
     examples_of(op)
         .into_iter()
-        .filter(|(params, tensors)| within(params) && dtype(tensors) != Some(Dtype::F16))
+        .filter(|(params, tensors)| within(params) && (half || dtype(tensors) != Some(Dtype::F16)))
         .filter_map(parse)
         .collect()
 }

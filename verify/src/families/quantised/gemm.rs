@@ -105,9 +105,9 @@ pub(in super::super) fn small(op: &'static str, seed: u64) -> Vec<Generated> {
     for dtype in STORED {
         out.push(unit(op, 8, WEIGHT, dtype, false, seed));
         out.push(unit(op, 3, Weight { k: 384, n: 16, act: true, ..WEIGHT }, dtype, true, seed));
-        out.push(exact(op, dtype, seed));
-        out.push(outlier(op, dtype, seed));
-        out.push(special(op, dtype, seed));
+        out.push(exact(op, 9, dtype, seed));
+        out.push(outlier(op, 5, dtype, seed));
+        out.push(special(op, 6, dtype, seed));
     }
     let one_group = Weight { k: 256, n: 16, group: -1, ..WEIGHT };
     out.push(unit(op, 3, one_group, Dtype::F16, false, seed));
@@ -152,6 +152,28 @@ pub(in super::super) fn cases(op: &'static str, seed: u64) -> Vec<Generated> {
         let weight = Weight { k, group: 128, ..WEIGHT };
         out.push(unit(op, 2, weight, Dtype::Bf16, false, seed));
     }
+    if op == "gptq_gemm" {
+        out.extend(many_rows(op, seed));
+    }
+    out
+}
+
+/// More than the 50 rows up to which kernels take a path of their own: what the small cases show, and
+/// tiles of 64 columns and 32 inputs that are not full. Then few rows over more than 256 columns.
+fn many_rows(op: &'static str, seed: u64) -> Vec<Generated> {
+    let mut out = Vec::new();
+    for dtype in STORED {
+        out.push(unit(op, 52, WEIGHT, dtype, false, seed));
+        let indexed = Weight { k: 104, n: 72, act: true, ..WEIGHT };
+        out.push(unit(op, 67, indexed, dtype, true, seed));
+        out.push(exact(op, 54, dtype, seed));
+        out.push(outlier(op, 66, dtype, seed));
+        out.push(special(op, 53, dtype, seed));
+    }
+    let one_group = Weight { k: 96, n: 16, group: -1, ..WEIGHT };
+    out.push(unit(op, 55, one_group, Dtype::F16, false, seed));
+    let wide = Weight { k: 40, n: 264, ..WEIGHT };
+    out.push(unit(op, 10, wide, Dtype::Bf16, false, seed));
     out
 }
 
@@ -194,8 +216,7 @@ fn unit(
 
 /// Scales 1, 2 and 4 and a few terms of small integers: every partial sum is exact, and many a result
 /// lies half-way between two stored numbers.
-fn exact(op: &'static str, dtype: Dtype, seed: u64) -> Generated {
-    let m = 9;
+fn exact(op: &'static str, m: usize, dtype: Dtype, seed: u64) -> Generated {
     let weight = Weight { scales: Scales::Powers, k: 72, n: 16, ..WEIGHT };
     let (k, n) = (weight.k, weight.n);
     Product { op, family: EXACT, m, weight, note: "", dtype, seed }.case(false, |v| {
@@ -211,8 +232,7 @@ fn exact(op: &'static str, dtype: Dtype, seed: u64) -> Generated {
 
 /// A channel at 26 times the rms, a block of 4200 in one row, biases up to 147; scales that differ by
 /// three orders.
-fn outlier(op: &'static str, dtype: Dtype, seed: u64) -> Generated {
-    let m = 5;
+fn outlier(op: &'static str, m: usize, dtype: Dtype, seed: u64) -> Generated {
     let weight = Weight { scales: Scales::Wide, k: 192, n: 16, ..WEIGHT };
     let (k, n) = (weight.k, weight.n);
     Product { op, family: OUTLIER, m, weight, note: "", dtype, seed }.case(false, |v| {
@@ -227,8 +247,7 @@ fn outlier(op: &'static str, dtype: Dtype, seed: u64) -> Generated {
 }
 
 /// One kind a row: NaN, infinities, zeros, values that are subnormal in f16.
-fn special(op: &'static str, dtype: Dtype, seed: u64) -> Generated {
-    let m = 6;
+fn special(op: &'static str, m: usize, dtype: Dtype, seed: u64) -> Generated {
     let weight = Weight { k: SPECIAL_K, n: 16, ..WEIGHT };
     let (k, n) = (weight.k, weight.n);
     Product { op, family: SPECIAL, m, weight, note: "", dtype, seed }.case(false, |v| {
