@@ -96,6 +96,8 @@ kernels! {
     gemm_bf16 => [gemm_bf16],
     attention_prefill_d128 => [attention_prefill_d128],
     gptq_dequant => [gptq_dequant_bf16, gptq_dequant_f16],
+    attention_decode_paged_d128 => [attention_decode_paged_d128],
+    awq_dequant => [awq_dequant_bf16, awq_dequant_f16],
 }
 
 fn define(

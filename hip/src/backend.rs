@@ -202,6 +202,29 @@ impl<'a> Call<'a> {
         Ok(pointer.cast())
     }
 
+    /// A buffer that the kernel writes and reads and that is no output; holds the fill pattern
+    /// first, so that what is read before it was written changes from run to run.
+    pub(crate) fn workspace<T>(
+        &mut self,
+        name: &'static str,
+        bytes: usize,
+    ) -> Result<*mut T, Error> {
+        let spec = BufferSpec { name, role: Role::InOut, bytes, element: size_of::<T>() };
+        let (handle, pointer) = self.alloc(spec)?;
+        let pattern = &self.options.fill;
+        match (&mut self.memory, handle) {
+            (Memory::Emulated(_, device), Handle::Emulated(buffer)) => device.fill(buffer, pattern),
+            #[cfg(feature = "hip")]
+            (Memory::Device(memory), Handle::Device(index)) => {
+                let filled: Vec<u8> = pattern.iter().copied().cycle().take(bytes).collect();
+                memory.upload(index, &filled)?;
+            }
+            #[cfg(feature = "hip")]
+            _ => unreachable!("a handle comes from its own memory"),
+        }
+        Ok(pointer.cast())
+    }
+
     /// Runs the launcher and collects what it wrote. `launch` may be called twice.
     pub(crate) fn run(mut self, launch: impl Fn() -> i32) -> Result<Launched, Error> {
         let report = match &mut self.memory {
