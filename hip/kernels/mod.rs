@@ -110,6 +110,8 @@ kernels! {
     gemv_bf16 => [gemv_bf16],
     gptq_gemm => [gptq_gemm_bf16, gptq_gemm_f16],
     gemm_bf16_splitk => [gemm_bf16_splitk],
+    attention_decode_paged_d128 => [attention_decode_paged_d128],
+    awq_dequant => [awq_dequant_bf16, awq_dequant_f16],
 }
 
 fn define(

@@ -187,20 +187,6 @@ impl<'a> Call<'a> {
         Ok(pointer.cast())
     }
 
-    /// Scratch memory of `elements`, no output. It holds the options' fill before the launch,
-    /// as an output does, so that reading what was not written shows.
-    pub(crate) fn workspace<T>(
-        &mut self,
-        name: &'static str,
-        dtype: Dtype,
-        elements: usize,
-    ) -> Result<*mut T, Error> {
-        let bytes = elements * dtype.size();
-        let fill = self.options.fill.iter().copied().cycle().take(bytes).collect();
-        let filled = Tensor::from_bytes(dtype, vec![elements], fill)?;
-        Ok(self.upload(name, Role::InOut, &filled)?.0.cast())
-    }
-
     /// A buffer that the kernel has to fill.
     pub(crate) fn output<T>(
         &mut self,
@@ -212,6 +198,29 @@ impl<'a> Call<'a> {
         let bytes = element * shape.iter().product::<usize>();
         let (handle, pointer) = self.alloc(BufferSpec { name, role: Role::Out, bytes, element })?;
         self.outputs.push(Output { name, dtype, shape: shape.to_vec(), handle });
+        Ok(pointer.cast())
+    }
+
+    /// A buffer that the kernel writes and reads and that is no output; holds the fill pattern
+    /// first, so that what is read before it was written changes from run to run.
+    pub(crate) fn workspace<T>(
+        &mut self,
+        name: &'static str,
+        bytes: usize,
+    ) -> Result<*mut T, Error> {
+        let spec = BufferSpec { name, role: Role::InOut, bytes, element: size_of::<T>() };
+        let (handle, pointer) = self.alloc(spec)?;
+        let pattern = &self.options.fill;
+        match (&mut self.memory, handle) {
+            (Memory::Emulated(_, device), Handle::Emulated(buffer)) => device.fill(buffer, pattern),
+            #[cfg(feature = "hip")]
+            (Memory::Device(memory), Handle::Device(index)) => {
+                let filled: Vec<u8> = pattern.iter().copied().cycle().take(bytes).collect();
+                memory.upload(index, &filled)?;
+            }
+            #[cfg(feature = "hip")]
+            _ => unreachable!("a handle comes from its own memory"),
+        }
         Ok(pointer.cast())
     }
 

@@ -82,7 +82,7 @@ pub fn launch(
     let x_pointer = call.input("x", x)?;
     let weight_pointer = call.input("weight", weight)?;
     let bias_pointer = call.optional_input("bias", bias)?;
-    let workspace = call.workspace("workspace", Dtype::F32, parts * m * n)?;
+    let workspace = call.workspace("workspace", parts * m * n * size_of::<f32>())?;
     let y_pointer = call.output("y", Dtype::Bf16, &linear::output_shape(x, n))?;
     let [m, n, k, parts] = sizes;
     // SAFETY: buffers of the sizes that the contract states, on the backend that the

@@ -1,14 +1,16 @@
-//! `gptq_dequant`: `w[k, n] = (q[k, n] - z[g, n]) * scale[g, n]`, 4-bit GPTQ to bf16 or f16.
+//! `gptq_dequant`: `w[k, n] = (q[k, n] - z[g, n]) * scale[g, n]`, GPTQ of 2, 3, 4 or 8 bits to
+//! bf16 or f16.
 //!
-//! g = `g_idx[k]`, or k / group_size without one. Version 1 stores z - 1, and a stored 15 then
-//! means 16 (no wrap); version 2 stores z. The f16 scale is widened to f32, where the product
+//! g = `g_idx[k]`, or k / group_size without one. Version 1 stores z - 1, and a stored 2^b - 1
+//! then means 2^b (no wrap); version 2 stores z. The f16 scale is widened to f32, where the product
 //! is exact, and the result is rounded once.
 #![expect(unsafe_code, reason = "calls the kernel's launchers")]
 
 use std::ffi::{c_int, c_void};
 use std::ptr;
 
-use assay_reference::ops::gptq_dequant::{Format, GptqDequant};
+use assay_reference::ops::gptq_dequant::{Format, GptqDequant, Params};
+use assay_reference::ops::packed;
 use assay_reference::{Case, Dtype, Tensor};
 
 use crate::backend::{Backend, Call, Launched};
@@ -18,16 +20,13 @@ use crate::options::LaunchOptions;
 
 pub(super) const OP: &str = "gptq_dequant";
 const NAME: &str = "gptq_dequant";
-/// The kernel reads 4-bit values only.
-const BITS: u32 = 4;
-const PER_WORD: usize = 8;
 
 /// The arguments.
 #[derive(Clone, Copy, Debug)]
 pub struct Args<'a> {
-    /// `[K/8, N]` i32, packed along K; N is a multiple of 8.
+    /// `[K bits/32, N]` i32, packed along K; K and N fill whole words.
     pub qweight: &'a Tensor,
-    /// `[G, N/8]` i32, packed along N.
+    /// `[G, N bits/32]` i32, packed along N.
     pub qzeros: &'a Tensor,
     /// `[G, N]` f16.
     pub scales: &'a Tensor,
@@ -35,6 +34,8 @@ pub struct Args<'a> {
     pub g_idx: Option<&'a Tensor>,
     /// Rows of a group, or -1 for one group of all; G = ceil(K / group_size).
     pub group_size: i64,
+    /// Bits of a value: 2, 3, 4 or 8.
+    pub bits: u32,
     /// How zero points are stored.
     pub format: Format,
     /// Output dtype, bf16 or f16.
@@ -52,21 +53,27 @@ type Launcher = unsafe extern "C" fn(
     c_int,
     c_int,
     c_int,
+    c_int,
     *mut c_void,
 ) -> c_int;
 
 /// K, N, G and the group size as the launcher takes them.
 fn check(args: &Args<'_>) -> Result<[c_int; 4], Error> {
     let contract = Contract(NAME);
-    let Args { qweight, qzeros, scales, g_idx, group_size, .. } = *args;
+    let Args { qweight, qzeros, scales, g_idx, group_size, bits, .. } = *args;
     contract.dtype("qweight", qweight, Dtype::I32)?;
     contract.dtype("qzeros", qzeros, Dtype::I32)?;
     contract.dtype("scales", scales, Dtype::F16)?;
-    let [words, n] = contract.sizes("qweight", qweight, "[K/8, N]")?;
-    if n % PER_WORD != 0 {
-        return Err(contract.refuse("qweight", "[K/8, N] with N a multiple of 8", qweight.shape()));
+    if !packed::WIDTHS.contains(&bits) {
+        return Err(contract.refuse("bits", "2, 3, 4 or 8", bits));
     }
-    let k = words * PER_WORD;
+    let axes = format!("[K {bits}/32, N]");
+    let [words, n] = contract.sizes("qweight", qweight, &axes)?;
+    let run = packed::per_run(bits);
+    let Some(k) = packed::values(words, bits).filter(|_| n % run == 0) else {
+        let expected = format!("{axes} with K and N multiples of {run}");
+        return Err(contract.refuse("qweight", expected, qweight.shape()));
+    };
     let rows = match usize::try_from(group_size) {
         Ok(rows) if rows > 0 => rows,
         _ if group_size == -1 => k,
@@ -74,7 +81,7 @@ fn check(args: &Args<'_>) -> Result<[c_int; 4], Error> {
     };
     let groups = k.div_ceil(rows);
     contract.shape("scales", scales, &[groups, n])?;
-    contract.shape("qzeros", qzeros, &[groups, n / PER_WORD])?;
+    contract.shape("qzeros", qzeros, &[groups, packed::words(n, bits)])?;
     if let Some(g_idx) = g_idx {
         contract.dtype("g_idx", g_idx, Dtype::I32)?;
         contract.shape("g_idx", g_idx, &[k])?;
@@ -103,6 +110,7 @@ pub fn launch(
     options: &LaunchOptions,
 ) -> Result<Launched, Error> {
     let [k, n, groups, group_size] = check(args)?;
+    let bits = args.bits as c_int;
     let version = match args.format {
         Format::V1 => 1,
         Format::V2 => 2,
@@ -124,7 +132,9 @@ pub fn launch(
     // launcher belongs to; the null stream is the default one.
     call.run(|| unsafe {
         let stream = ptr::null_mut();
-        launcher(qweight, qzeros, scales, g_idx, weight, k, n, groups, group_size, version, stream)
+        launcher(
+            qweight, qzeros, scales, g_idx, weight, k, n, groups, group_size, bits, version, stream,
+        )
     })
 }
 
@@ -134,8 +144,10 @@ pub(super) fn run(
     options: &LaunchOptions,
 ) -> Result<Launched, Error> {
     let params = case.params::<GptqDequant>()?;
-    if params.bits != BITS {
-        return Err(Contract(NAME).refuse("bits", BITS.to_string(), params.bits));
+    let right = Params::new(params.format, params.group_size).with_bits(params.bits);
+    if params != right {
+        let expected = "a format, bits and a group_size only";
+        return Err(Contract(NAME).refuse("params", expected, params));
     }
     let args = Args {
         qweight: super::tensor(NAME, case, "qweight")?,
@@ -143,6 +155,7 @@ pub(super) fn run(
         scales: super::tensor(NAME, case, "scales")?,
         g_idx: case.tensors.get("g_idx"),
         group_size: params.group_size,
+        bits: params.bits,
         format: params.format,
         output: case.dtype,
     };

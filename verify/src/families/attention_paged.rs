@@ -75,6 +75,59 @@ pub(super) fn edges(seed: u64) -> Vec<Generated> {
     [15, 16, 17, 255, 256, 257, 511, 512, 513, 4095, 4096, 4097].map(one).into()
 }
 
+/// What the decode kernel of head_dim 128 takes: contexts on both sides of a block and of a partition of
+/// 256 keys, one query and a few that end in different partitions, few and many heads to a kv head.
+pub(super) fn decode_d128(seed: u64) -> Vec<Generated> {
+    let dims = |queries, context, heads, block| {
+        let blocks = usize::div_ceil(context, block) + 3;
+        Dims { queries, context, heads, d: 128, block, blocks }
+    };
+    let (two, seven) = ((4, 2), (14, 2));
+    let mut out = Vec::new();
+    for (context, heads, block) in [
+        (1, two, 16),
+        (15, seven, 16),
+        (16, two, 32),
+        (17, seven, 16),
+        (17, two, 32),
+        (255, two, 32),
+        (256, two, 16),
+        (257, seven, 32),
+    ] {
+        out.push(random(dims(1, context, heads, block), seed, 0.3));
+    }
+    out.push(random(dims(3, 258, two, 16), seed, 0.3));
+    out.push(random(dims(5, 40, two, 32), seed, 0.3));
+    out.push(rising(dims(1, 600, two, 16), seed));
+    out.push(averaging(dims(1, 257, two, 16), seed));
+    out.push(key_bias(dims(2, 40, two, 16), seed));
+    out.push(special(dims(3, 41, two, 32), seed));
+    out.push(deep(dims(2, 21, two, 16), seed));
+    for (context, block) in [(17, 16), (255, 32)] {
+        out.push(poisoned(random(dims(1, context, two, block), seed, 0.4)));
+    }
+    out
+}
+
+/// NaN in every slot that is not one of the context's.
+fn poisoned(mut g: Generated) -> Generated {
+    let tensors = &mut g.case.tensors;
+    let context = tensors["context_len"].get_i64(0) as usize;
+    let &[_, size, heads, d] = tensors["k_cache"].shape() else { unreachable!("a cache") };
+    let table = &tensors["block_table"];
+    let used: std::collections::BTreeSet<usize> =
+        (0..context).map(|j| table.get_i64(j / size) as usize * size + j % size).collect();
+    for name in ["k_cache", "v_cache"] {
+        let keep = |i: usize, x: f64| if used.contains(&(i / (heads * d))) { x } else { f64::NAN };
+        let cache = tensors[name].map(keep);
+        tensors.insert(name.into(), cache);
+    }
+    g.case.family = "special".into();
+    g.structured = true;
+    g.label = g.label.replacen("unit", "special", 1) + " NaN in stale slots";
+    g
+}
+
 /// The block table: distinct ids in no order, and one entry beyond the context where it is not full.
 fn table(v: &mut Values, dims: &Dims) -> Vec<i32> {
     let mut ids = v.permutation(dims.blocks);

@@ -1,9 +1,11 @@
-//! Cases of `gptq_dequant`: both formats, every grouping, all zero points, all nibbles.
+//! Cases of `gptq_dequant`: both formats, every grouping, all zero points, all nibbles; the other widths are
+//! those of `quantised`.
 
 use assay_reference::ops::Tensors;
 use assay_reference::{Dtype, Tensor};
 use serde_json::json;
 
+use super::quantised::dequant;
 use super::{Generated, Values, generated};
 
 /// One case's shape and flags.
@@ -54,6 +56,7 @@ pub(super) fn cases(seed: u64) -> Vec<Generated> {
             seed,
         ));
     }
+    out.extend(dequant::gptq_widths(seed));
     out
 }
 

@@ -88,7 +88,10 @@ pub fn cases(op: &str, seed: u64) -> Vec<Generated> {
         "gptq_dequant" => gptq_dequant::cases(seed),
         "add_rms_norm" => [add_rms_norm::cases(seed), add_rms_norm::edges(seed)].concat(),
         "qk_norm_rope" => [qk_norm_rope::cases(seed), qk_norm_rope::edges(seed)].concat(),
-        "attention_paged" => [attention_paged::cases(seed), attention_paged::edges(seed)].concat(),
+        "attention_paged" => {
+            let all = [attention_paged::cases, attention_paged::edges, attention_paged::decode_d128];
+            all.map(|cases| cases(seed)).concat()
+        }
         "kv_store" => [kv_store::cases(seed), kv_store::edges(seed)].concat(),
         "embedding" => embedding::cases(seed),
         "rms_norm" => rms_norm::cases(seed),
@@ -193,8 +196,8 @@ pub fn kernel_examples<O: Op>(op: &str) -> Vec<(O::Params, Tensors)> {
     let within = |params: &Value| match op {
         "matmul" => params.get("row_parallel").is_none() && params.get("alpha").is_none(),
         "attention" => params.get("window").is_none(),
-        "gptq_dequant" => params.get("bits").is_none_or(|bits| *bits == 4),
         "gptq_gemm" => params["dequant"]["bits"] == 4,
+        "attention_paged" => params["attention"].get("window").is_none(),
         _ => true,
     };
     // The other kernels are of bf16: what an f16 model can have wrong is not theirs.

@@ -2,6 +2,7 @@
 //! groups, distinct scales.
 
 use assay_reference::Dtype;
+use assay_reference::ops::packed;
 
 use super::super::Generated;
 use super::super::draft::{Draft, EXACT, Family, OUTLIER, SPECIAL, STORED, UNIT};
@@ -50,6 +51,30 @@ pub(in super::super) fn gptq(seed: u64) -> Vec<Generated> {
         specs.push(Gptq { group_size: -1, k: 136, n: 16, ..base });
         for scales in [Scales::Powers, Scales::Wide, Scales::Special] {
             specs.push(Gptq { scales, act: scales == Scales::Wide, ..base });
+        }
+    }
+    let all =
+        |spec: Gptq| STORED.map(|dtype| case("gptq_dequant", spec.scales, &spec, dtype, seed));
+    specs.into_iter().flat_map(all).collect()
+}
+
+/// Cases of `gptq_dequant` at 2, 3 and 8 bits, from the smallest number of values that fills whole words:
+/// groups that begin within a word, rows and columns on both sides of a workgroup's.
+pub(in super::super) fn gptq_widths(seed: u64) -> Vec<Generated> {
+    let mut specs = Vec::new();
+    for bits in [2, 3, 8] {
+        let run = packed::per_run(bits);
+        let base = Gptq { bits, k: 2 * run, n: run, ..GPTQ };
+        specs.extend([
+            Gptq { k: run, group_size: -1, ..base },
+            Gptq { format: "v2", k: run, n: 2 * run, group_size: 3, ..base },
+            Gptq { k: 5 * run, n: 3 * run, group_size: 10, act: true, ..base },
+            Gptq { format: "v2", k: 4 * run, n: 3 * run, group_size: 24, act: true, ..base },
+            Gptq { n: 256, group_size: 128, asym: false, ..base },
+            Gptq { format: "v2", n: 256 + run, group_size: 11, ..base },
+        ]);
+        for scales in [Scales::Powers, Scales::Wide, Scales::Special] {
+            specs.push(Gptq { scales, n: 2 * run, group_size: 8, ..base });
         }
     }
     let all =
