@@ -116,8 +116,7 @@ fn prompt() -> Prompt {
 
 fn passes(name: &str) {
     let checkpoint = golden::checkpoint(name);
-    let report =
-        engine::diff(&checkpoint, &kernels(), &prompt(), &mut |_, _, _| {}).expect("runs");
+    let report = engine::diff(&checkpoint, &kernels(), &prompt(), &mut |_, _, _| {}).expect("runs");
     let findings = report.findings();
     assert!(findings.is_empty(), "{name}: {findings:?}");
     assert!(report.nodes.iter().all(|n| n.judgement.verdict.is_pass()), "{name}");
@@ -147,8 +146,8 @@ fn a_mutated_kernel_is_named_with_its_first_layer() {
         .iter()
         .find(|e| e.kernel.name == "add_rms_norm" && e.kind == mutants::Kind::Mutant)
         .expect("a mutant");
-    let kernels =
-        Kernels::emulated(&BTreeMap::from([("add_rms_norm", edit.source.clone())])).expect("compiles");
+    let kernels = Kernels::emulated(&BTreeMap::from([("add_rms_norm", edit.source.clone())]))
+        .expect("compiles");
     let checkpoint = golden::checkpoint("trained-qwen3");
     let report = engine::diff(&checkpoint, &kernels, &prompt(), &mut |_, _, _| {}).expect("runs");
     let wrong: Vec<_> = report.nodes.iter().filter(|n| !n.judgement.verdict.is_pass()).collect();
