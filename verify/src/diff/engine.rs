@@ -18,7 +18,7 @@ use assay_reference::{Dtype, Tensor};
 use super::{DiffReport, NodeReport};
 use crate::finding::Finding;
 use crate::forward;
-use crate::judge::{Judgement, Observation, Options, Unseen, Verdict, judge_outputs};
+use crate::judge::{Observation, Options, Unseen, Verdict, judge, judge_outputs};
 
 /// What the engine runs.
 #[derive(Clone, Debug)]
@@ -46,7 +46,7 @@ struct Place {
     probe: String,
     kernel: &'static str,
     op: String,
-    /// By output name.
+    /// By output name, the op's first one first.
     outputs: Vec<(&'static str, Vec<Observation>)>,
     findings: Vec<Finding>,
 }
@@ -91,14 +91,12 @@ impl Places {
 impl Place {
     fn judged(self) -> assay_reference::Result<NodeReport> {
         let options = Options { scope: Scope::Kernel, unseen: Unseen::Nothing, preset: None };
-        let mut judgement: Option<Judgement> = None;
-        for (output, of_it) in judge_outputs(&self.op, &self.outputs, options)? {
-            judgement = Some(match judgement {
-                None => of_it,
-                Some(all) => all.with(output, of_it),
-            });
+        // The first output goes by the kernel's name for it, further ones by the op's.
+        let (first, others) = self.outputs.split_first().expect("a launch has an output");
+        let mut judgement = judge(&self.op, &first.1, options)?;
+        for (output, of_it) in judge_outputs(&self.op, others, options)? {
+            judgement = judgement.with(output, of_it);
         }
-        let mut judgement = judgement.unwrap_or_else(|| Judgement::skipped("it has no output"));
         if !self.findings.is_empty() {
             judgement.verdict = Verdict::Fail { findings: self.findings };
         }
