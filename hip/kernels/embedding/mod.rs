@@ -26,14 +26,8 @@ pub struct Args<'a> {
     pub weight: &'a Tensor,
 }
 
-type Launcher = unsafe extern "C" fn(
-    *const c_void,
-    *const u16,
-    *mut u16,
-    c_int,
-    c_int,
-    *mut c_void,
-) -> c_int;
+type Launcher =
+    unsafe extern "C" fn(*const c_void, *const u16, *mut u16, c_int, c_int, *mut c_void) -> c_int;
 
 /// Runs the kernel; the output is `[T, H]` in the weight's dtype.
 ///
@@ -74,9 +68,7 @@ pub fn launch(
     let y_pointer = call.output("output", weight.dtype(), &[tokens, hidden])?;
     // SAFETY: buffers of the sizes that the contract states, on the backend that the
     // launcher belongs to; the null stream is the default one.
-    call.run(|| unsafe {
-        launcher(ids_pointer, weight_pointer, y_pointer, t, h, ptr::null_mut())
-    })
+    call.run(|| unsafe { launcher(ids_pointer, weight_pointer, y_pointer, t, h, ptr::null_mut()) })
 }
 
 pub(super) fn run(

@@ -27,8 +27,7 @@ pub struct Args<'a> {
     pub up: &'a Tensor,
 }
 
-type Launcher =
-    unsafe extern "C" fn(*const u16, *const u16, *mut u16, c_int, *mut c_void) -> c_int;
+type Launcher = unsafe extern "C" fn(*const u16, *const u16, *mut u16, c_int, *mut c_void) -> c_int;
 
 /// Runs the kernel; the output is `[..., D]` bf16.
 ///
@@ -74,9 +73,7 @@ pub(super) fn run(
     if case.dtype != Dtype::Bf16 {
         return Err(Contract(NAME).refuse("output", "bf16", case.dtype));
     }
-    let args = Args {
-        gate: super::tensor(NAME, case, "gate")?,
-        up: super::tensor(NAME, case, "up")?,
-    };
+    let args =
+        Args { gate: super::tensor(NAME, case, "gate")?, up: super::tensor(NAME, case, "up")? };
     launch(backend, &args, options)
 }
