@@ -104,11 +104,11 @@ impl<O: Op> Subject<'_, O> {
 
     /// A run that passes but would have failed with the fault: then the fault is not in every path
     /// of the subject. A fault that does not apply to a case, or changes nothing there, does not
-    /// contradict it; nor does one that reproduces the run on top of a convention of `explaining`,
-    /// with which it explains others: a run of one element may pass under another by chance.
-    pub(super) fn contradiction(&self, wanted: &Key, explaining: &[usize]) -> Option<String> {
-        let breaks_on = |run: &Run<'_, O>, b: &Baseline, convention: usize| {
-            let setup = run.setup(&self.conventions[convention].edits);
+    /// contradict it.
+    pub(super) fn contradiction(&self, wanted: &Key) -> Option<String> {
+        let breaks = |(run, b): &(&Run<'_, O>, &Baseline)| {
+            let base = b.by_convention.iter().position(Option::is_some).unwrap_or(0);
+            let setup = run.setup(&self.conventions[base].edits);
             let faults = O::faults(&setup.params, &setup.tensors);
             faults.iter().filter(|f| key(f) == *wanted).any(|fault| {
                 let mut wrong = setup.clone();
@@ -117,10 +117,6 @@ impl<O: Op> Subject<'_, O> {
                     || !run.compare(&wrong, &b.tile).1.accepted()
                     || !run.compare(&wrong, &Tile::ALL).1.accepted()
             })
-        };
-        let breaks = |(run, b): &(&Run<'_, O>, &Baseline)| {
-            let own = b.by_convention.iter().position(Option::is_some).unwrap_or(0);
-            std::iter::once(&own).chain(explaining).all(|&c| breaks_on(run, b, c))
         };
         self.runs
             .par_iter()

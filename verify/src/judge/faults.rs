@@ -1,6 +1,6 @@
 //! Names the faults behind a subject's failing runs.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use assay_reference::ops::{Op, Tile};
 
@@ -50,12 +50,7 @@ pub(super) fn name<O: Op>(subject: &Subject<'_, O>) -> (Verdict, usize) {
     }
     let contradicted: BTreeMap<Key, String> = keys
         .into_iter()
-        .filter_map(|k| {
-            let with_it = by_run.values().flatten().filter(|e| e.key == k);
-            let explaining: BTreeSet<usize> = with_it.map(|e| e.convention).collect();
-            let explaining: Vec<usize> = explaining.into_iter().collect();
-            subject.contradiction(&k, &explaining).map(|label| (k, label))
-        })
+        .filter_map(|k| subject.contradiction(&k).map(|label| (k, label)))
         .collect();
     let (cover, open) = cover(&failing, &by_run, &contradicted);
     let mut rest = pattern::unexplained::<O>(subject, &open);
