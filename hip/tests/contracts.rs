@@ -90,6 +90,80 @@ fn gptq_dequant_refuses_groups_outside_the_scales() {
     );
 }
 
+/// What a kernel says to a case that it does not take.
+fn refusal(
+    name: &str,
+    dtype: Dtype,
+    params: serde_json::Value,
+    tensors: &[(&str, Tensor)],
+) -> String {
+    let kernel = kernel(name).unwrap();
+    let case = Case {
+        op: kernel.op.to_owned(),
+        params,
+        dtype,
+        tensors: tensors.iter().map(|(name, t)| ((*name).to_owned(), t.clone())).collect(),
+        outputs: Default::default(),
+        family: "by hand".to_owned(),
+        seed: 0,
+    };
+    kernel.accepts(&case).unwrap_err().to_string()
+}
+
+#[test]
+fn params_that_would_change_the_result_are_refused() {
+    let x = |dtype| zeros(dtype, &[2, 8]);
+    let none = || serde_json::json!({});
+    let pair = [("gate", x(Dtype::Bf16)), ("up", x(Dtype::Bf16))];
+    let swapped = refusal("silu_mul", Dtype::Bf16, serde_json::json!({ "swapped": true }), &pair);
+    assert!(swapped.starts_with("silu_mul: params: expected the defaults"), "{swapped}");
+    assert_eq!(
+        refusal("silu_mul", Dtype::F32, none(), &pair),
+        "silu_mul: output: expected bf16, got F32"
+    );
+    let half = [("x", x(Dtype::F16))];
+    assert_eq!(
+        refusal("softmax", Dtype::F16, none(), &half),
+        "softmax: x: expected bf16 or f32, got F16"
+    );
+    let last = refusal("argmax", Dtype::F32, serde_json::json!({ "tie": "last" }), &half);
+    assert!(last.starts_with("argmax: params: expected the defaults"), "{last}");
+}
+
+#[test]
+fn ids_and_slots_outside_are_refused() {
+    let ids = [("ids", Tensor::from_i32(&[2], &[0, 5])), ("weight", zeros(Dtype::Bf16, &[5, 8]))];
+    assert_eq!(
+        refusal("embedding", Dtype::Bf16, serde_json::json!({}), &ids),
+        "embedding: ids: expected values in [0, 5), got 5"
+    );
+    let store = |slots: &[i32], params| {
+        let tokens = zeros(Dtype::Bf16, &[2, 1, 8]);
+        let cache = zeros(Dtype::Bf16, &[2, 4, 1, 8]);
+        let tensors = [
+            ("k", tokens.clone()),
+            ("v", tokens),
+            ("k_cache", cache.clone()),
+            ("v_cache", cache),
+            ("slot_mapping", Tensor::from_i32(&[2], slots)),
+        ];
+        refusal("kv_store_paged", Dtype::Bf16, params, &tensors)
+    };
+    let start = "kv_store_paged: ";
+    assert_eq!(
+        store(&[8, -1], serde_json::json!({})),
+        format!("{start}slot_mapping: expected values in [-1, 8), got 8")
+    );
+    assert_eq!(
+        store(&[3, 3], serde_json::json!({})),
+        format!("{start}slot_mapping: expected each slot at most once, got 3")
+    );
+    assert_eq!(
+        store(&[3, -1], serde_json::json!({ "scales": [0.5, 1.0] })),
+        format!("{start}scales: expected 1 for a cache of the dtype of k, got [0.5, 1.0]")
+    );
+}
+
 #[test]
 fn products_refuse_rows_and_parts_beyond_their_contract() {
     let options = LaunchOptions::default();

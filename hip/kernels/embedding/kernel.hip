@@ -11,24 +11,28 @@
 namespace {
 
 constexpr int kThreads = 256;
-constexpr int kPerChunk = 8;
-
-// What one 16-byte access moves.
-struct alignas(16) Chunk {
-    uint16_t cells[kPerChunk];
-};
+constexpr int kPerChunk = 8; // what one 16-byte access moves
 
 template <class Id>
 __global__ __launch_bounds__(kThreads) void embedding_kernel(const Id* __restrict__ ids,
                                                              const uint16_t* __restrict__ weight,
-                                                             uint16_t* __restrict__ y, int h) {
+                                                             uint16_t* __restrict__ output, int h) {
     const int token = blockIdx.x;
     const Id id = ids[token];
     const uint16_t* from = weight + static_cast<size_t>(id) * h;
-    uint16_t* to = y + static_cast<size_t>(token) * h;
+    uint16_t* to = output + static_cast<size_t>(token) * h;
     const int chunks = h % kPerChunk == 0 ? h / kPerChunk : 0;
-    for (int chunk = threadIdx.x; chunk < chunks; chunk += kThreads)
-        reinterpret_cast<Chunk*>(to)[chunk] = reinterpret_cast<const Chunk*>(from)[chunk];
+    for (int chunk = threadIdx.x; chunk < chunks; chunk += kThreads) {
+        // By words: the copy of a struct may become a call of memcpy, which an emulator that
+        // was built by an older clang does not see.
+        const uint4& source = reinterpret_cast<const uint4*>(from)[chunk];
+        const unsigned x = source.x, y = source.y, z = source.z, w = source.w;
+        uint4& target = reinterpret_cast<uint4*>(to)[chunk];
+        target.x = x;
+        target.y = y;
+        target.z = z;
+        target.w = w;
+    }
     for (int column = chunks * kPerChunk + threadIdx.x; column < h; column += kThreads)
         to[column] = from[column];
 }

@@ -8,6 +8,7 @@ use crate::exact::{self, Exact, Gptq, Heads};
 pub(crate) struct TestCase {
     pub(crate) name: &'static str,
     pub(crate) case: Case,
+    /// Of all outputs, one after the other.
     pub(crate) exact: Vec<Exact>,
     /// Half a unit in the last place of the output dtype, relative.
     pub(crate) half_ulp: f64,
@@ -78,6 +79,30 @@ pub(crate) fn of(kernel: &str) -> Vec<TestCase> {
             gptq_matmul(3, gptq("few, v2, shuffled", 64, 16, 16, true, "v2", Dtype::Bf16)),
             gptq_matmul(67, gptq("many, v1, shuffled", 64, 72, 16, true, "v1", Dtype::Bf16)),
             gptq_matmul(52, gptq("many, v2, one group", 40, 8, -1, false, "v2", Dtype::F16)),
+        "silu_mul" => vec![
+            silu_mul("tail and a second block", &[5, 481], 20.0, 1.0),
+            silu_mul("whole chunks", &[2, 16], 3.0, 1.0),
+            silu_mul("small products", &[3, 7], 2.0, 1e-6),
+        ],
+        "argmax" => vec![
+            argmax("whole chunks", 5, 1032, Dtype::Bf16),
+            argmax("odd rows", 5, 1030, Dtype::F32),
+            argmax("short rows", 4, 70, Dtype::F16),
+        ],
+        "softmax" => vec![
+            softmax("whole chunks", 5, 1032, 8.0, Dtype::Bf16),
+            softmax("one chunk", 3, 40, 1.0, Dtype::Bf16),
+            softmax("odd rows, steep", 3, 1030, 100.0, Dtype::F32),
+        ],
+        "embedding" => vec![
+            embedding("ids beyond 16 bits", &[65_537, 65_999, 0, 65_536, 1], 66_000, 3, Dtype::I32),
+            embedding("odd rows", &[10, 0, 3, 3, 9, 10], 11, 300, Dtype::I32),
+            embedding("ids of 64 bits", &[7, 10, 0, 3], 11, 264, Dtype::I64),
+        ],
+        "kv_store_paged" => vec![
+            kv_store("odd rows", &[17, 2, -1, 31, 0], [2, 16, 3, 5], Dtype::Bf16, None),
+            kv_store("blocks of 32", &[63, 5, -1, 40], [2, 32, 4, 8], Dtype::F16, None),
+            kv_store("fp8", &[15, -1, 4, 30], [2, 16, 2, 8], Dtype::Bf16, Some([0.25, 2.0])),
         ],
         other => panic!("no cases for the kernel {other}"),
     }
@@ -206,4 +231,84 @@ fn gptq_matmul(m: usize, dequant: TestCase) -> TestCase {
         half_ulp,
         f32_error: 1e-5,
     }
+fn silu_mul(name: &'static str, shape: &[usize], gate_size: f64, up_size: f64) -> TestCase {
+    let mut random = Random(13 + shape[1] as u64);
+    let gate = random.tensor(Dtype::Bf16, shape, gate_size);
+    let up = random.tensor(Dtype::Bf16, shape, up_size);
+    let exact = exact::silu_mul(&gate.to_f64(), &up.to_f64());
+    let case = case("silu_mul", json!({}), Dtype::Bf16, vec![("gate", gate), ("up", up)]);
+    TestCase { name, case, exact, half_ulp: HALF_ULP_BF16, f32_error: 1e-5 }
+}
+
+/// Each row has one largest element: at the end, in between, below 0, a NaN. In f32 another element
+/// is larger than it by less than bf16 tells.
+fn argmax(name: &'static str, rows: usize, v: usize, dtype: Dtype) -> TestCase {
+    let mut x = Random(17 + v as u64).tensor(dtype, &[rows, v], 1.0).to_f64();
+    let places = [v - 1, 3 * v / 8, v / 2, 5, 0];
+    for (r, (row, place)) in x.chunks_exact_mut(v).zip(places).enumerate() {
+        row[place] = 3.0;
+        match r {
+            1 => row.iter_mut().for_each(|x| *x -= 8.0),
+            2 => row[v / 3] = f64::NAN,
+            3 if dtype == Dtype::F32 => row[v / 5] = 3.0001,
+            _ => {}
+        }
+    }
+    let x = Tensor::from_f64(dtype, &[rows, v], &x);
+    let exact = exact::argmax(&x.to_f64(), v);
+    // Indices are stored in f32 by the op.
+    let case = case("argmax", json!({}), Dtype::F32, vec![("x", x)]);
+    TestCase { name, case, exact, half_ulp: 0.0, f32_error: 0.0 }
+}
+
+fn softmax(name: &'static str, rows: usize, d: usize, size: f64, dtype: Dtype) -> TestCase {
+    let x = Random(19 + d as u64).tensor(dtype, &[rows, d], size);
+    let exact = exact::softmax(&x.to_f64(), d);
+    let half_ulp = if dtype == Dtype::F32 { 0.0 } else { HALF_ULP_BF16 };
+    let case = case("softmax", json!({}), dtype, vec![("x", x)]);
+    TestCase { name, case, exact, half_ulp, f32_error: 1e-4 }
+}
+
+fn embedding(name: &'static str, ids: &[usize], v: usize, h: usize, id_dtype: Dtype) -> TestCase {
+    let weight = Random(23 + h as u64).tensor(Dtype::Bf16, &[v, h], 1.0);
+    let exact = exact::embedding(ids, &weight.to_f64(), h);
+    let values: Vec<f64> = ids.iter().map(|&id| id as f64).collect();
+    let tensors =
+        vec![("ids", Tensor::from_f64(id_dtype, &[ids.len()], &values)), ("weight", weight)];
+    let case = case("embedding", json!({}), Dtype::Bf16, tensors);
+    TestCase { name, case, exact, half_ulp: 0.0, f32_error: 0.0 }
+}
+
+/// With scales, powers of two, into e4m3.
+fn kv_store(
+    name: &'static str,
+    slots: &[i32],
+    cache: [usize; 4],
+    dtype: Dtype,
+    scales: Option<[f64; 2]>,
+) -> TestCase {
+    let [_, _, heads, d] = cache;
+    let mut random = Random(29 + d as u64);
+    let stored = if scales.is_some() { Dtype::F8E4m3 } else { dtype };
+    let mut tokens = || random.tensor(dtype, &[slots.len(), heads, d], 200.0);
+    let (k, v) = (tokens(), tokens());
+    let mut before = || random.tensor(stored, &cache, 2.0);
+    let (k_cache, v_cache) = (before(), before());
+    let [k_scale, v_scale] = scales.unwrap_or([1.0; 2]);
+    let after = |x: &Tensor, cache: &Tensor, scale: f64| {
+        let scaled: Vec<f64> = x.to_f64().iter().map(|x| x / scale).collect();
+        let rows = Tensor::from_f64(stored, x.shape(), &scaled).to_f64();
+        exact::kv_store(&rows, &cache.to_f64(), slots, heads * d)
+    };
+    let mut exact = after(&k, &k_cache, k_scale);
+    exact.extend(after(&v, &v_cache, v_scale));
+    let tensors = vec![
+        ("k", k),
+        ("v", v),
+        ("k_cache", k_cache),
+        ("v_cache", v_cache),
+        ("slot_mapping", Tensor::from_i32(&[slots.len()], slots)),
+    ];
+    let case = case("kv_store", json!({ "scales": [k_scale, v_scale] }), stored, tensors);
+    TestCase { name, case, exact, half_ulp: 0.0, f32_error: 0.0 }
 }

@@ -1,4 +1,4 @@
-//! The three ops in f64, written as plainly as can be.
+//! The ops in f64, written as plainly as can be.
 
 /// An output element, with the sum of the magnitudes that make it up.
 #[derive(Clone, Copy, Debug, Default)]
@@ -86,4 +86,54 @@ pub(crate) fn gptq_dequant(g: &Gptq<'_>) -> Vec<Exact> {
         }
     }
     out
+}
+
+/// Elementwise.
+pub(crate) fn silu_mul(gate: &[f64], up: &[f64]) -> Vec<Exact> {
+    let element = |(g, u): (&f64, &f64)| {
+        let value = g / (1.0 + libm::exp(-g)) * u;
+        Exact { value, magnitude: value.abs() }
+    };
+    gate.iter().zip(up).map(element).collect()
+}
+
+/// x [rows, V]: the index of the first largest element, or of the first NaN.
+pub(crate) fn argmax(x: &[f64], v: usize) -> Vec<Exact> {
+    let index = |row: &[f64]| {
+        let largest = row.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+        let first_nan = row.iter().position(|x| x.is_nan());
+        first_nan.or_else(|| row.iter().position(|x| *x == largest)).unwrap_or(0)
+    };
+    let exact = |row| Exact { value: index(row) as f64, magnitude: 0.0 };
+    x.chunks_exact(v).map(exact).collect()
+}
+
+/// x [rows, D].
+pub(crate) fn softmax(x: &[f64], d: usize) -> Vec<Exact> {
+    let mut out = Vec::new();
+    for row in x.chunks_exact(d) {
+        let max = row.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+        let terms: Vec<f64> = row.iter().map(|x| libm::exp(x - max)).collect();
+        let sum: f64 = terms.iter().sum();
+        out.extend(terms.iter().map(|t| Exact { value: t / sum, magnitude: t / sum }));
+    }
+    out
+}
+
+/// weight [V, H].
+pub(crate) fn embedding(ids: &[usize], weight: &[f64], h: usize) -> Vec<Exact> {
+    let row = |id: &usize| weight[id * h..][..h].iter();
+    let copied = ids.iter().flat_map(row);
+    copied.map(|&value| Exact { value, magnitude: 0.0 }).collect()
+}
+
+/// One cache [slots, row] after rows [T, row], already as they are stored, went to their slots.
+pub(crate) fn kv_store(rows: &[f64], cache: &[f64], slots: &[i32], row: usize) -> Vec<Exact> {
+    let mut after = cache.to_vec();
+    for (t, &slot) in slots.iter().enumerate() {
+        if let Ok(slot) = usize::try_from(slot) {
+            after[slot * row..][..row].copy_from_slice(&rows[t * row..][..row]);
+        }
+    }
+    after.into_iter().map(|value| Exact { value, magnitude: 0.0 }).collect()
 }

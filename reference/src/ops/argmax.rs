@@ -69,9 +69,11 @@ fn best(row: &[f64], params: &Params) -> usize {
     }
     let mut best = 0;
     for (i, x) in row.iter().enumerate() {
+        // A search that ignores NaN leaves a row of NaN at index 0.
+        let from_nan = row[best].is_nan() && !x.is_nan();
         let better = match params.tie {
-            Tie::First => *x > row[best] || row[best].is_nan(),
-            Tie::Last => *x >= row[best] || row[best].is_nan(),
+            Tie::First => *x > row[best] || from_nan,
+            Tie::Last => *x >= row[best] || from_nan,
         };
         if better {
             best = i;

@@ -16,7 +16,6 @@ const NO_KNOBS: &[(&str, &str)] = &[
 ];
 
 const NO_KERNEL: &[(&str, &str)] = &[
-    ("embedding", "a gather: the framework's"),
     ("rms_norm", "not written for the device yet"),
     ("awq_dequant", "not written for the device yet"),
     ("awq_gemm", "not written for the device yet"),
@@ -25,10 +24,7 @@ const NO_KERNEL: &[(&str, &str)] = &[
     ("fp8_dequant", "not written for the device yet"),
     ("fp8_gemm", "not written for the device yet"),
     ("rope", "not written for the device yet"),
-    ("softmax", "fused into attention"),
-    ("silu_mul", "not written for the device yet"),
     ("add", "not written for the device yet"),
-    ("argmax", "on the host"),
     ("moe_route", "not written for the device yet"),
     ("moe_experts", "not written for the device yet"),
     ("all_reduce", "a collective: the communication library's"),
@@ -36,7 +32,6 @@ const NO_KERNEL: &[(&str, &str)] = &[
     ("add_rms_norm", "not written for the device yet"),
     ("qk_norm_rope", "not written for the device yet"),
     ("attention_paged", "not written for the device yet"),
-    ("kv_store", "not written for the device yet"),
 ];
 
 const NO_GOLDEN: &[(&str, &str)] = &[
