@@ -116,8 +116,7 @@ pub fn launch(
     contract.int("x", heads * d)?;
     check_positions(contract, positions, t)?;
     let inv_freq = inverse_frequencies(contract, theta, d)?;
-    let [t, heads, d] =
-        [contract.int("x", t)?, contract.int("x", heads)?, contract.int("x", d)?];
+    let [t, heads, d] = [contract.int("x", t)?, contract.int("x", heads)?, contract.int("x", d)?];
 
     let address = backend.launcher(LAUNCHER)?;
     // SAFETY: kernel.hip defines the launcher with this signature.

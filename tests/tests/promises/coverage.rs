@@ -17,7 +17,6 @@ const NO_KNOBS: &[(&str, &str)] = &[
 
 const NO_KERNEL: &[(&str, &str)] = &[
     ("embedding", "a gather: the framework's"),
-    ("rms_norm", "not written for the device yet"),
     ("gptq_gemm", "run as gptq_dequant, then gemm"),
     ("awq_dequant", "not written for the device yet"),
     ("awq_gemm", "not written for the device yet"),
@@ -25,7 +24,6 @@ const NO_KERNEL: &[(&str, &str)] = &[
     ("ct_gemm", "not written for the device yet"),
     ("fp8_dequant", "not written for the device yet"),
     ("fp8_gemm", "not written for the device yet"),
-    ("rope", "not written for the device yet"),
     ("softmax", "fused into attention"),
     ("silu_mul", "not written for the device yet"),
     ("add", "not written for the device yet"),
@@ -34,8 +32,6 @@ const NO_KERNEL: &[(&str, &str)] = &[
     ("moe_experts", "not written for the device yet"),
     ("all_reduce", "a collective: the communication library's"),
     ("all_gather", "a collective: the communication library's"),
-    ("add_rms_norm", "not written for the device yet"),
-    ("qk_norm_rope", "not written for the device yet"),
     ("attention_paged", "not written for the device yet"),
     ("kv_store", "not written for the device yet"),
 ];
