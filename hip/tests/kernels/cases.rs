@@ -103,6 +103,25 @@ pub(crate) fn of(kernel: &str) -> Vec<TestCase> {
             kv_store("odd rows", &[17, 2, -1, 31, 0], [2, 16, 3, 5], Dtype::Bf16, None),
             kv_store("blocks of 32", &[63, 5, -1, 40], [2, 32, 4, 8], Dtype::F16, None),
             kv_store("fp8", &[15, -1, 4, 30], [2, 16, 2, 8], Dtype::Bf16, Some([0.25, 2.0])),
+        "rms_norm" => vec![
+            rms_norm("vectors", [5, 2, 2], 2056, 1.0),
+            rms_norm("an odd width, some heads", [3, 3, 2], 333, 1.0),
+            rms_norm("small", [4, 1, 1], 72, 2e-3),
+        ],
+        "add_rms_norm" => vec![
+            add_rms_norm("vectors", 3, 2056, 1.0),
+            add_rms_norm("an odd width", 2, 333, 1.0),
+            add_rms_norm("small", 4, 72, 2e-3),
+            add_rms_norm("sums beyond f16", 2, 65, 6e4),
+        ],
+        "qk_norm_rope" => vec![
+            qk_norm_rope("three heads", &[0, 301, 40_001], 3, 1.0),
+            qk_norm_rope("small", &[7], 2, 2e-3),
+        ],
+        "rope" => vec![
+            rope("vectors", &[5, 6, 301, 40_001], 3, 128),
+            rope("one pair at a time", &[5, 301, 40_001], 11, 62),
+            rope("wide", &[9, 10], 2, 512),
         ],
         other => panic!("no cases for the kernel {other}"),
     }
@@ -311,4 +330,63 @@ fn kv_store(
     ];
     let case = case("kv_store", json!({ "scales": [k_scale, v_scale] }), stored, tensors);
     TestCase { name, case, exact, half_ulp: 0.0, f32_error: 0.0 }
+const EPS: f64 = 1e-6;
+
+/// Bf16 values near 1, as norms have them.
+fn norm_weight(random: &mut Random, d: usize) -> Tensor {
+    let values: Vec<f64> = (0..d).map(|_| 1.0 + 0.4 * random.unit()).collect();
+    Tensor::from_f64(Dtype::Bf16, &[d], &values)
+}
+
+/// T tokens of some heads, of which the first few are normalised.
+fn rms_norm(name: &'static str, [t, all, heads]: [usize; 3], d: usize, size: f64) -> TestCase {
+    let mut random = Random(13 + d as u64);
+    let x = random.tensor(Dtype::Bf16, &[t, all, d], size);
+    let weight = norm_weight(&mut random, d);
+    let own: Vec<f64> =
+        x.to_f64().chunks_exact(all * d).flat_map(|token| token[..heads * d].to_vec()).collect();
+    let exact = exact::rms_norm(&own, &weight.to_f64(), EPS);
+    let params = json!({ "eps": EPS, "heads": heads });
+    let case = case("rms_norm", params, Dtype::Bf16, vec![("x", x), ("weight", weight)]);
+    TestCase { name, case, exact, half_ulp: HALF_ULP_BF16, f32_error: 1e-5 }
+}
+
+fn add_rms_norm(name: &'static str, rows: usize, d: usize, size: f64) -> TestCase {
+    let mut random = Random(17 + d as u64);
+    let a = random.tensor(Dtype::Bf16, &[rows, d], size);
+    let b = random.tensor(Dtype::Bf16, &[rows, d], size);
+    let weight = norm_weight(&mut random, d);
+    let sums: Vec<f64> = a.to_f64().iter().zip(b.to_f64()).map(|(a, b)| a + b).collect();
+    let stored = Tensor::from_f64(Dtype::Bf16, &[rows, d], &sums).to_f64();
+    let mut exact = exact::rms_norm(&stored, &weight.to_f64(), EPS);
+    exact.extend(sums.iter().map(|&value| Exact { value, magnitude: value.abs() }));
+    let params = json!({ "norm": { "eps": EPS } });
+    let tensors = vec![("a", a), ("b", b), ("weight", weight)];
+    let case = case("add_rms_norm", params, Dtype::Bf16, tensors);
+    TestCase { name, case, exact, half_ulp: HALF_ULP_BF16, f32_error: 1e-5 }
+}
+
+fn rope(name: &'static str, positions: &[i32], heads: usize, d: usize) -> TestCase {
+    let t = positions.len();
+    let x = Random(19 + d as u64).tensor(Dtype::Bf16, &[t, heads, d], 1.0);
+    let exact = exact::rope(&x.to_f64(), positions, d, 1e6);
+    let tensors = vec![("x", x), ("positions", Tensor::from_i32(&[t], positions))];
+    let case = case("rope", json!({ "theta": 1e6 }), Dtype::Bf16, tensors);
+    TestCase { name, case, exact, half_ulp: HALF_ULP_BF16, f32_error: 1e-6 }
+}
+
+fn qk_norm_rope(name: &'static str, positions: &[i32], heads: usize, size: f64) -> TestCase {
+    const D: usize = 128;
+    let t = positions.len();
+    let mut random = Random(23);
+    let x = random.tensor(Dtype::Bf16, &[t, heads, D], size);
+    let weight = norm_weight(&mut random, D);
+    let normed: Vec<f64> =
+        exact::rms_norm(&x.to_f64(), &weight.to_f64(), EPS).iter().map(|n| n.value).collect();
+    let exact = exact::rope(&normed, positions, D, 1e6);
+    let params = json!({ "norm": { "eps": EPS }, "rope": { "theta": 1e6 } });
+    let positions = Tensor::from_i32(&[t], positions);
+    let tensors = vec![("x", x), ("weight", weight), ("positions", positions)];
+    let case = case("qk_norm_rope", params, Dtype::Bf16, tensors);
+    TestCase { name, case, exact, half_ulp: HALF_ULP_BF16, f32_error: 1e-5 }
 }

@@ -116,6 +116,16 @@ pub(crate) fn softmax(x: &[f64], d: usize) -> Vec<Exact> {
         let terms: Vec<f64> = row.iter().map(|x| libm::exp(x - max)).collect();
         let sum: f64 = terms.iter().sum();
         out.extend(terms.iter().map(|t| Exact { value: t / sum, magnitude: t / sum }));
+/// Rows of d.
+pub(crate) fn rms_norm(x: &[f64], weight: &[f64], eps: f64) -> Vec<Exact> {
+    let d = weight.len();
+    let mut out = Vec::new();
+    for row in x.chunks_exact(d) {
+        let mean = row.iter().map(|x| x * x).sum::<f64>() / d as f64;
+        for (x, w) in row.iter().zip(weight) {
+            let value = x / (mean + eps).sqrt() * w;
+            out.push(Exact { value, magnitude: value.abs() });
+        }
     }
     out
 }
@@ -136,4 +146,22 @@ pub(crate) fn kv_store(rows: &[f64], cache: &[f64], slots: &[i32], row: usize) -
         }
     }
     after.into_iter().map(|value| Exact { value, magnitude: 0.0 }).collect()
+/// x [T, H, d]. The angle is formed in f32, as the op says.
+pub(crate) fn rope(x: &[f64], positions: &[i32], d: usize, theta: f64) -> Vec<Exact> {
+    let half = d / 2;
+    let heads = x.len() / d / positions.len();
+    let mut out = vec![Exact::default(); x.len()];
+    for (r, row) in x.chunks_exact(d).enumerate() {
+        for i in 0..half {
+            let frequency = libm::pow(theta, -2.0 * i as f64 / d as f64) as f32;
+            let angle = f64::from(positions[r / heads] as f32 * frequency);
+            let (cos, sin) = (libm::cos(angle), libm::sin(angle));
+            let (low, high) = (row[i], row[i + half]);
+            out[r * d + i].add(low * cos);
+            out[r * d + i].add(-high * sin);
+            out[r * d + i + half].add(high * cos);
+            out[r * d + i + half].add(low * sin);
+        }
+    }
+    out
 }

@@ -116,6 +116,16 @@ fn controls_are_clean_and_legitimate() {
     // These round where the kernel does not.
     let conventions = ["bias_after_rounding", "p_bf16", "scale_bf16", "product_f16", "weight_f32"];
     let conventions = ["bias_after_rounding", "p_bf16", "scale_bf16", "product_f16", "silu_stored"];
+    let conventions = [
+        "bias_after_rounding",
+        "p_bf16",
+        "scale_bf16",
+        "product_f16",
+        "normalised_stored",
+        "residual_f32",
+        "normed_stored",
+        "table_stored",
+    ];
     for kernel in kernels() {
         for control in &kernel.controls {
             let source = mutate(kernel.source, control).unwrap();

@@ -16,21 +16,17 @@ const NO_KNOBS: &[(&str, &str)] = &[
 ];
 
 const NO_KERNEL: &[(&str, &str)] = &[
-    ("rms_norm", "not written for the device yet"),
     ("awq_dequant", "not written for the device yet"),
     ("awq_gemm", "not written for the device yet"),
     ("ct_dequant", "not written for the device yet"),
     ("ct_gemm", "not written for the device yet"),
     ("fp8_dequant", "not written for the device yet"),
     ("fp8_gemm", "not written for the device yet"),
-    ("rope", "not written for the device yet"),
     ("add", "not written for the device yet"),
     ("moe_route", "not written for the device yet"),
     ("moe_experts", "not written for the device yet"),
     ("all_reduce", "a collective: the communication library's"),
     ("all_gather", "a collective: the communication library's"),
-    ("add_rms_norm", "not written for the device yet"),
-    ("qk_norm_rope", "not written for the device yet"),
     ("attention_paged", "not written for the device yet"),
 ];
 

@@ -22,25 +22,33 @@ pub(super) fn examples(op: &str) -> Vec<Example> {
             vec![with(bf16(&[300])), with(ones(Dtype::F32, &[300]))]
         }
         "qk_norm_rope" => {
-            let tensors = |dtype| {
+            let tensors = |dtype, weight: Tensor| {
+                let d = weight.len();
                 vec![
-                    ("x", ones(dtype, &[2, 2, 300])),
-                    ("weight", ones(Dtype::F32, &[300])),
+                    ("x", ones(dtype, &[2, 2, d])),
+                    ("weight", weight),
                     ("positions", Tensor::from_i32(&[2], &[5, 32_769])),
                 ]
             };
+            let wide = ones(Dtype::F32, &[300]);
             let yarn = json!({
                 "rope_type": "yarn", "factor": 4.0, "original_max_position": 4096, "beta_fast": 32.0,
                 "beta_slow": 1.0, "truncate": true, "attention_factor": 1.1,
             });
             let dynamic = json!({ "rope_type": "dynamic", "factor": 2.0, "max_position": 4 });
             let plain = json!({ "rope_type": "default" });
-            [(plain, Dtype::Bf16), (yarn, Dtype::Bf16), (dynamic, Dtype::F32)]
-                .map(|(s, dtype)| {
-                    let rope = json!({ "theta": 2e6, "scaling": s });
-                    (json!({ "norm": { "eps": 1e-7 }, "rope": rope }), tensors(dtype))
-                })
-                .into()
+            [
+                (plain.clone(), Dtype::Bf16, wide.clone()),
+                (yarn, Dtype::Bf16, wide.clone()),
+                (dynamic, Dtype::F32, wide),
+                // What the kernel takes.
+                (plain, Dtype::Bf16, bf16(&[128])),
+            ]
+            .map(|(s, dtype, weight)| {
+                let rope = json!({ "theta": 2e6, "scaling": s });
+                (json!({ "norm": { "eps": 1e-7 }, "rope": rope }), tensors(dtype, weight))
+            })
+            .into()
         }
         "attention_paged" => attention_paged(),
         "kv_store" => {

@@ -194,11 +194,19 @@ pub fn examples<O: Op>() -> Vec<(O::Params, Tensors)> {
 /// The examples of `op`, of which `O` is the type or which it stands for, that the kernels' contracts
 /// allow: a kernel that takes no window cannot show what is wrong with one.
 pub fn kernel_examples<O: Op>(op: &str) -> Vec<(O::Params, Tensors)> {
-    let within = |params: &Value| match op {
+    let bf16_weight = |tensors: &Tensors| tensors["weight"].dtype() == Dtype::Bf16;
+    let unscaled =
+        |rope: &Value| rope.get("scaling").is_none_or(|scaling| scaling["rope_type"] == "default");
+    let within = |params: &Value, tensors: &Tensors| match op {
         "matmul" => params.get("row_parallel").is_none() && params.get("alpha").is_none(),
         "attention" => params.get("window").is_none(),
         "gptq_gemm" => params["dequant"]["bits"] == 4,
         "attention_paged" => params["attention"].get("window").is_none(),
+        "rms_norm" | "add_rms_norm" => bf16_weight(tensors),
+        "rope" => unscaled(params),
+        "qk_norm_rope" => {
+            bf16_weight(tensors) && unscaled(&params["rope"]) && tensors["x"].cols() == 128
+        }
         _ => true,
     };
     // The other kernels are of bf16: what an f16 model can have wrong is not theirs.
@@ -207,7 +215,9 @@ pub fn kernel_examples<O: Op>(op: &str) -> Vec<(O::Params, Tensors)> {
     let parse = |(params, tensors)| Some((O::parse(op, &params).ok()?, tensors));
     examples_of(op)
         .into_iter()
-        .filter(|(params, tensors)| within(params) && (half || dtype(tensors) != Some(Dtype::F16)))
+        .filter(|(params, tensors)| {
+            within(params, tensors) && (half || dtype(tensors) != Some(Dtype::F16))
+        })
         .filter_map(parse)
         .collect()
 }
@@ -226,10 +236,12 @@ fn examples_of(op: &str) -> Vec<(Value, Tensors)> {
         }
         "rms_norm" => {
             let weight = Tensor::from_f64(Dtype::F32, &[301], &[1.0; 301]);
-            let tensors = vec![("x", ones(&[2, 3, 301])), ("weight", weight)];
-            [json!({ "eps": 1e-7 }), json!({ "eps": 1e-7, "heads": 2 })]
-                .map(|p| (p, tensors.clone()))
-                .into()
+            let params = [json!({ "eps": 1e-7 }), json!({ "eps": 1e-7, "heads": 2 })];
+            let with = |weight| vec![("x", ones(&[2, 3, 301])), ("weight", weight)];
+            [with(weight), with(ones(&[301]))]
+                .into_iter()
+                .flat_map(|tensors| params.clone().map(|p| (p, tensors.clone())))
+                .collect()
         }
         "matmul" => {
             let tensors =

@@ -43,7 +43,13 @@ pub(super) fn edges(seed: u64) -> Vec<Generated> {
     let heads = [1, 7, 8, 14, 28, 40].map(|h| (h, 16));
     let full = [1, 3, 4, 5, 8].map(|h| (h, 128));
     let one = |(h, d)| random((&[7, 8, 20_000], h, d), seed, 1.0, Dtype::Bf16);
-    let own = [exact(128, seed), tiny(128, seed), special(128, seed), with_theta(128, 1e4, seed)];
+    let own = [
+        exact(128, seed),
+        tiny(128, seed),
+        special(128, seed),
+        with_theta(128, 1e4, seed),
+        random((&[39_998, 39_999], 2, 128), seed, 1.0, Dtype::Bf16),
+    ];
     sizes.into_iter().chain(heads).chain(full).map(one).chain(own).collect()
 }
 
