@@ -71,6 +71,7 @@ pub(crate) fn of(kernel: &str) -> Vec<TestCase> {
         "gemm_bf16_splitk" => vec![
             matmul("edges", 70, 71, 41, true),
             matmul("vectors", 66, 65, 96, true),
+            matmul("fewer terms than parts", 5, 9, 2, true),
             matmul("no bias", 3, 130, 64, false),
             matmul("K beyond 4096", 2, 5, 4128, true),
         ],
