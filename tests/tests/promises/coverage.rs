@@ -19,7 +19,6 @@ const NO_KERNEL: &[(&str, &str)] = &[
     ("embedding", "a gather: the framework's"),
     ("rms_norm", "not written for the device yet"),
     ("gptq_gemm", "run as gptq_dequant, then gemm"),
-    ("awq_dequant", "not written for the device yet"),
     ("awq_gemm", "not written for the device yet"),
     ("ct_dequant", "not written for the device yet"),
     ("ct_gemm", "not written for the device yet"),
@@ -36,7 +35,6 @@ const NO_KERNEL: &[(&str, &str)] = &[
     ("all_gather", "a collective: the communication library's"),
     ("add_rms_norm", "not written for the device yet"),
     ("qk_norm_rope", "not written for the device yet"),
-    ("attention_paged", "not written for the device yet"),
     ("kv_store", "not written for the device yet"),
 ];
 

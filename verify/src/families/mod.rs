@@ -89,7 +89,8 @@ pub fn cases(op: &str, seed: u64) -> Vec<Generated> {
         "add_rms_norm" => [add_rms_norm::cases(seed), add_rms_norm::edges(seed)].concat(),
         "qk_norm_rope" => [qk_norm_rope::cases(seed), qk_norm_rope::edges(seed)].concat(),
         "attention_paged" => {
-            let all = [attention_paged::cases, attention_paged::edges, attention_paged::decode_d128];
+            let all =
+                [attention_paged::cases, attention_paged::edges, attention_paged::decode_d128];
             all.map(|cases| cases(seed)).concat()
         }
         "kv_store" => [kv_store::cases(seed), kv_store::edges(seed)].concat(),
