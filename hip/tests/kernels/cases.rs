@@ -3,7 +3,7 @@
 use assay_reference::{Case, Dtype, Tensor};
 use serde_json::{Value, json};
 
-use crate::exact::{self, Exact, Gptq, Heads};
+use crate::exact::{self, Awq, Exact, Gptq, Heads};
 
 pub(crate) struct TestCase {
     pub(crate) name: &'static str,
@@ -58,9 +58,23 @@ pub(crate) fn of(kernel: &str) -> Vec<TestCase> {
             attention("scores near -1e4", &Heads { t: 5, s: 40, q: 2, kv: 1 }, 30.0, true),
         ],
         "gptq_dequant" => vec![
-            gptq("v1, shuffled", 64, 24, 16, true, "v1", Dtype::Bf16),
-            gptq("v1, sequential, to f16", 72, 264, 16, false, "v1", Dtype::F16),
-            gptq("v2, one group", 64, 16, -1, false, "v2", Dtype::Bf16),
+            gptq("v1, shuffled", (4, 64, 24), 16, true, "v1", Dtype::Bf16),
+            gptq("v1, sequential, to f16", (4, 72, 264), 16, false, "v1", Dtype::F16),
+            gptq("v2, one group", (4, 64, 16), -1, false, "v2", Dtype::Bf16),
+            gptq("2 bits", (2, 64, 272), 12, true, "v1", Dtype::Bf16),
+            gptq("3 bits", (3, 64, 288), 12, false, "v1", Dtype::Bf16),
+            gptq("8 bits", (8, 64, 260), 12, true, "v2", Dtype::F16),
+        ],
+        "awq_dequant" => vec![
+            awq("partial group", 72, 24, 32, Dtype::Bf16),
+            awq("odd rows, to f16", 69, 136, 16, Dtype::F16),
+            awq("one group", 64, 16, -1, Dtype::Bf16),
+        ],
+        "attention_decode_paged_d128" => vec![
+            paged("two partitions", &Heads { t: 1, s: 257, q: 4, kv: 2 }, 16, 1.7),
+            paged("a few queries", &Heads { t: 3, s: 258, q: 2, kv: 2 }, 32, 1.7),
+            paged("seven heads", &Heads { t: 1, s: 17, q: 14, kv: 2 }, 16, 1.7),
+            paged("unlike partitions", &Heads { t: 1, s: 600, q: 2, kv: 1 }, 32, 5.0),
         ],
         "gemv_bf16" => vec![
             matmul("vectors", 5, 6, 200, true),
@@ -186,10 +200,42 @@ fn attention(name: &'static str, heads: &Heads, size: f64, opposed: bool) -> Tes
     TestCase { name, case, exact, half_ulp: HALF_ULP_BF16, f32_error }
 }
 
+/// Blocks in a stride through the cache; stale slots and spare blocks hold NaN.
+fn paged(name: &'static str, heads: &Heads, block: usize, size: f64) -> TestCase {
+    let mut random = Random(9 + heads.s as u64);
+    let entries = heads.s.div_ceil(block) + 1;
+    // 3 is prime to it.
+    let blocks = 3 * entries + 2;
+    let table: Vec<i32> = (0..entries).map(|i| ((3 * i + 4) % blocks) as i32).collect();
+    let rows: Vec<usize> =
+        (0..heads.s).map(|j| table[j / block] as usize * block + j % block).collect();
+    let mut cache = |size: f64| {
+        let shape = [blocks, block, heads.kv, 128];
+        let width = heads.kv * 128;
+        let used: std::collections::BTreeSet<usize> = rows.iter().copied().collect();
+        let all = random.tensor(Dtype::Bf16, &shape, size);
+        all.map(|i, x| if used.contains(&(i / width)) { x } else { f64::NAN })
+    };
+    let (k, v) = (cache(size), cache(1.0));
+    let q = Random(3).tensor(Dtype::Bf16, &[heads.t, heads.q, 128], size);
+    let scale = 1.0 / 128.0_f64.sqrt();
+    let caches = [&*k.to_f64(), &*v.to_f64()];
+    let exact = exact::attention_paged(&q.to_f64(), caches, &rows, heads, f64::from(scale as f32));
+    let tensors = vec![
+        ("q", q),
+        ("k_cache", k),
+        ("v_cache", v),
+        ("block_table", Tensor::from_i32(&[entries], &table)),
+        ("context_len", Tensor::from_i32(&[1], &[heads.s as i32])),
+    ];
+    let params = json!({ "attention": { "scale": scale } });
+    let case = case("attention_paged", params, Dtype::Bf16, tensors);
+    TestCase { name, case, exact, half_ulp: HALF_ULP_BF16, f32_error: 1e-4 }
+}
+
 fn gptq(
     name: &'static str,
-    k: usize,
-    n: usize,
+    (bits, k, n): (usize, usize, usize),
     group_size: i64,
     shuffled: bool,
     format: &str,
@@ -198,8 +244,8 @@ fn gptq(
     let mut random = Random(5 + k as u64);
     let rows = usize::try_from(group_size).unwrap_or(k);
     let count = k.div_ceil(rows);
-    let (qweight, weight_words) = random.words(&[k / 8, n]);
-    let (qzeros, zero_words) = random.words(&[count, n / 8]);
+    let (qweight, weight_words) = random.words(&[k * bits / 32, n]);
+    let (qzeros, zero_words) = random.words(&[count, n * bits / 32]);
     let scales = random.tensor(Dtype::F16, &[count, n], 0.05);
     // 29 is odd, so this is a permutation of a power of two of rows.
     let group = |row: usize| if shuffled { row * 29 % k / rows } else { row / rows };
@@ -211,13 +257,14 @@ fn gptq(
         scales: &scales.to_f64(),
         groups: &groups,
         n,
+        bits,
         plus_one: format == "v1",
     });
     let mut tensors = vec![("qweight", qweight), ("qzeros", qzeros), ("scales", scales)];
     if shuffled {
         tensors.push(("g_idx", Tensor::from_i32(&[k], &g_idx)));
     }
-    let params = json!({ "format": format, "group_size": group_size });
+    let params = json!({ "format": format, "bits": bits, "group_size": group_size });
     let half_ulp = if dtype == Dtype::F16 { HALF_ULP_F16 } else { HALF_ULP_BF16 };
     TestCase {
         name,
@@ -390,4 +437,29 @@ fn qk_norm_rope(name: &'static str, positions: &[i32], heads: usize, size: f64) 
     let tensors = vec![("x", x), ("weight", weight), ("positions", positions)];
     let case = case("qk_norm_rope", params, Dtype::Bf16, tensors);
     TestCase { name, case, exact, half_ulp: HALF_ULP_BF16, f32_error: 1e-5 }
+fn awq(name: &'static str, k: usize, n: usize, group_size: i64, dtype: Dtype) -> TestCase {
+    let mut random = Random(5 + k as u64);
+    let rows_per_group = usize::try_from(group_size).unwrap_or(k);
+    let groups = k.div_ceil(rows_per_group);
+    let (qweight, weight_words) = random.words(&[k, n / 8]);
+    let (qzeros, zero_words) = random.words(&[groups, n / 8]);
+    let scales = random.tensor(Dtype::F16, &[groups, n], 0.05);
+    let exact = exact::awq_dequant(&Awq {
+        qweight: &weight_words,
+        qzeros: &zero_words,
+        scales: &scales.to_f64(),
+        k,
+        n,
+        rows_per_group,
+    });
+    let tensors = vec![("qweight", qweight), ("qzeros", qzeros), ("scales", scales)];
+    let half_ulp = if dtype == Dtype::F16 { HALF_ULP_F16 } else { HALF_ULP_BF16 };
+    let params = json!({ "group_size": group_size });
+    TestCase {
+        name,
+        case: case("awq_dequant", params, dtype, tensors),
+        exact,
+        half_ulp,
+        f32_error: 0.0,
+    }
 }

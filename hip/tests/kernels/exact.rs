@@ -64,23 +64,46 @@ pub(crate) fn attention(q: &[f64], k: &[f64], v: &[f64], heads: &Heads, scale: f
     out
 }
 
+/// `rows` gives, for every key, the row of a [rows, Hkv, 128] cache that holds it.
+pub(crate) fn attention_paged(
+    q: &[f64],
+    [k, v]: [&[f64]; 2],
+    rows: &[usize],
+    heads: &Heads,
+    scale: f64,
+) -> Vec<Exact> {
+    let width = heads.kv * 128;
+    let gather = |cache: &[f64]| -> Vec<f64> {
+        rows.iter().flat_map(|&row| cache[row * width..][..width].to_vec()).collect()
+    };
+    attention(q, &gather(k), &gather(v), heads, scale)
+}
+
 pub(crate) struct Gptq<'a> {
     pub(crate) qweight: &'a [i32],
     pub(crate) qzeros: &'a [i32],
     pub(crate) scales: &'a [f64],
     pub(crate) groups: &'a [usize],
     pub(crate) n: usize,
+    pub(crate) bits: usize,
     pub(crate) plus_one: bool,
+}
+
+/// Value `i` of a stream of `bits` bits, whose words are `word(0)`, `word(1)`, ..., bit by bit.
+fn in_stream(i: usize, bits: usize, word: impl Fn(usize) -> i32) -> u32 {
+    let bit = |at: usize| word(at / 32) as u32 >> (at % 32) & 1;
+    (0..bits).map(|b| bit(i * bits + b) << b).sum()
 }
 
 /// Groups gives the group of every row.
 pub(crate) fn gptq_dequant(g: &Gptq<'_>) -> Vec<Exact> {
-    let nibble = |word: i32, slot: usize| word as u32 >> (4 * slot) & 15;
+    let zero_words = g.n * g.bits / 32;
     let mut out = Vec::new();
     for (k, &group) in g.groups.iter().enumerate() {
         for n in 0..g.n {
-            let quantised = nibble(g.qweight[k / 8 * g.n + n], k % 8);
-            let zero = nibble(g.qzeros[group * (g.n / 8) + n / 8], n % 8) + u32::from(g.plus_one);
+            let quantised = in_stream(k, g.bits, |w| g.qweight[w * g.n + n]);
+            let stored = in_stream(n, g.bits, |w| g.qzeros[group * zero_words + w]);
+            let zero = stored + u32::from(g.plus_one);
             let value = (f64::from(quantised) - f64::from(zero)) * g.scales[group * g.n + n];
             out.push(Exact { value, magnitude: 0.0 });
         }
@@ -161,6 +184,29 @@ pub(crate) fn rope(x: &[f64], positions: &[i32], d: usize, theta: f64) -> Vec<Ex
             out[r * d + i].add(-high * sin);
             out[r * d + i + half].add(high * cos);
             out[r * d + i + half].add(low * sin);
+pub(crate) struct Awq<'a> {
+    pub(crate) qweight: &'a [i32],
+    pub(crate) qzeros: &'a [i32],
+    pub(crate) scales: &'a [f64],
+    pub(crate) k: usize,
+    pub(crate) n: usize,
+    pub(crate) rows_per_group: usize,
+}
+
+pub(crate) fn awq_dequant(a: &Awq<'_>) -> Vec<Exact> {
+    let words = a.n / 8;
+    let value = |row: &[i32], n: usize| {
+        let slot = [0, 2, 4, 6, 1, 3, 5, 7].iter().position(|&column| column == n % 8).unwrap();
+        row[n / 8] as u32 >> (4 * slot) & 15
+    };
+    let mut out = Vec::new();
+    for k in 0..a.k {
+        let group = k / a.rows_per_group;
+        for n in 0..a.n {
+            let quantised = value(&a.qweight[k * words..][..words], n);
+            let zero = value(&a.qzeros[group * words..][..words], n);
+            let value = (f64::from(quantised) - f64::from(zero)) * a.scales[group * a.n + n];
+            out.push(Exact { value, magnitude: 0.0 });
         }
     }
     out

@@ -126,6 +126,8 @@ fn controls_are_clean_and_legitimate() {
         "normed_stored",
         "table_stored",
     ];
+    let conventions =
+        ["bias_after_rounding", "p_bf16", "scale_bf16", "product_f16", "partials_bf16"];
     for kernel in kernels() {
         for control in &kernel.controls {
             let source = mutate(kernel.source, control).unwrap();

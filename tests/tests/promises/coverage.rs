@@ -16,7 +16,6 @@ const NO_KNOBS: &[(&str, &str)] = &[
 ];
 
 const NO_KERNEL: &[(&str, &str)] = &[
-    ("awq_dequant", "not written for the device yet"),
     ("awq_gemm", "not written for the device yet"),
     ("ct_dequant", "not written for the device yet"),
     ("ct_gemm", "not written for the device yet"),
@@ -27,7 +26,6 @@ const NO_KERNEL: &[(&str, &str)] = &[
     ("moe_experts", "not written for the device yet"),
     ("all_reduce", "a collective: the communication library's"),
     ("all_gather", "a collective: the communication library's"),
-    ("attention_paged", "not written for the device yet"),
 ];
 
 const NO_GOLDEN: &[(&str, &str)] = &[

@@ -76,13 +76,13 @@ pub(super) fn edges(seed: u64) -> Vec<Generated> {
 }
 
 /// What the decode kernel of head_dim 128 takes: contexts on both sides of a block and of a partition of
-/// 256 keys, one query and a few that end in different partitions, few and many heads to a kv head.
+/// 256 keys, one query and a few that end in different partitions, two to seven heads to a kv head.
 pub(super) fn decode_d128(seed: u64) -> Vec<Generated> {
     let dims = |queries, context, heads, block| {
         let blocks = usize::div_ceil(context, block) + 3;
         Dims { queries, context, heads, d: 128, block, blocks }
     };
-    let (two, seven) = ((4, 2), (14, 2));
+    let (one, two, seven) = ((2, 1), (4, 2), (14, 2));
     let mut out = Vec::new();
     for (context, heads, block) in [
         (1, two, 16),
@@ -90,20 +90,21 @@ pub(super) fn decode_d128(seed: u64) -> Vec<Generated> {
         (16, two, 32),
         (17, seven, 16),
         (17, two, 32),
-        (255, two, 32),
-        (256, two, 16),
-        (257, seven, 32),
+        (256, one, 16),
+        (257, two, 32),
     ] {
         out.push(random(dims(1, context, heads, block), seed, 0.3));
     }
-    out.push(random(dims(3, 258, two, 16), seed, 0.3));
+    // Scores far enough apart that most weights are small.
+    out.push(random(dims(1, 255, one, 32), seed, 3.0));
+    out.push(random(dims(3, 258, one, 16), seed, 0.3));
     out.push(random(dims(5, 40, two, 32), seed, 0.3));
-    out.push(rising(dims(1, 600, two, 16), seed));
-    out.push(averaging(dims(1, 257, two, 16), seed));
+    out.push(rising(dims(1, 600, one, 16), seed));
+    out.push(averaging(dims(1, 257, one, 16), seed));
     out.push(key_bias(dims(2, 40, two, 16), seed));
     out.push(special(dims(3, 41, two, 32), seed));
     out.push(deep(dims(2, 21, two, 16), seed));
-    for (context, block) in [(17, 16), (255, 32)] {
+    for (context, block) in [(17, 16), (33, 32)] {
         out.push(poisoned(random(dims(1, context, two, block), seed, 0.4)));
     }
     out

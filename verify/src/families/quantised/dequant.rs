@@ -66,7 +66,7 @@ pub(in super::super) fn gptq_widths(seed: u64) -> Vec<Generated> {
         let run = packed::per_run(bits);
         let base = Gptq { bits, k: 2 * run, n: run, ..GPTQ };
         specs.extend([
-            Gptq { k: run, group_size: -1, ..base },
+            Gptq { k: run, n: 3 * run, group_size: -1, ..base },
             Gptq { format: "v2", k: run, n: 2 * run, group_size: 3, ..base },
             Gptq { k: 5 * run, n: 3 * run, group_size: 10, act: true, ..base },
             Gptq { format: "v2", k: 4 * run, n: 3 * run, group_size: 24, act: true, ..base },
