@@ -2,8 +2,10 @@
 
 use assay_hip::emu::{Compiler, Mode};
 use assay_hip::kernels::{
-    attention_prefill_d128, gemm_bf16, gemm_bf16_splitk, gemv_bf16, gptq_dequant, gptq_gemm,
     attention_decode_paged_d128, attention_prefill_d128, awq_dequant, gemm_bf16, gptq_dequant,
+};
+use assay_hip::kernels::{
+    attention_prefill_d128, gemm_bf16, gemm_bf16_splitk, gemv_bf16, gptq_dequant, gptq_gemm,
 };
 use assay_hip::{
     Admission, Admit, Admitted, Backend, Identity, LaunchOptions, Refusal, kernel, sha256,
@@ -90,6 +92,79 @@ fn gptq_dequant_refuses_groups_outside_the_scales() {
         refusal(&g_idx, 0),
         "gptq_dequant: group_size: expected -1 or a positive number, got 0"
     );
+}
+
+#[test]
+fn gptq_dequant_refuses_values_that_end_within_a_word() {
+    let backend = backend("gptq_dequant");
+    let refusal = |bits: u32, words: usize, n: usize| {
+        let args = gptq_dequant::Args {
+            qweight: &zeros(Dtype::I32, &[words, n]),
+            qzeros: &zeros(Dtype::I32, &[1, 1]),
+            scales: &zeros(Dtype::F16, &[1, n]),
+            g_idx: None,
+            group_size: -1,
+            bits,
+            format: Format::V2,
+            output: Dtype::Bf16,
+        };
+        gptq_dequant::launch(&backend, &args, &LaunchOptions::default()).unwrap_err().to_string()
+    };
+    let whole = "gptq_dequant: qweight: expected [K 3/32, N] with K and N multiples of 32";
+    assert_eq!(refusal(3, 4, 32), format!("{whole}, got [4, 32]"));
+    assert_eq!(refusal(3, 3, 40), format!("{whole}, got [3, 40]"));
+    assert_eq!(refusal(5, 5, 32), "gptq_dequant: bits: expected 2, 3, 4 or 8, got 5");
+}
+
+#[test]
+fn awq_dequant_refuses_other_groups_than_the_scales() {
+    let backend = backend("awq_dequant");
+    let args = awq_dequant::Args {
+        qweight: &zeros(Dtype::I32, &[16, 2]),
+        qzeros: &zeros(Dtype::I32, &[2, 2]),
+        scales: &zeros(Dtype::F16, &[2, 16]),
+        group_size: 5,
+        output: Dtype::Bf16,
+    };
+    let refusal = awq_dequant::launch(&backend, &args, &LaunchOptions::default()).unwrap_err();
+    assert_eq!(refusal.to_string(), "awq_dequant: scales: expected shape [4, 16], got [2, 16]");
+}
+
+#[test]
+fn paged_attention_refuses_blocks_and_contexts_beyond_its_buffers() {
+    let backend = backend("attention_decode_paged_d128");
+    let refusal = |block_size: usize, table: [i32; 2], context: i32| {
+        let cache = zeros(Dtype::Bf16, &[3, block_size, 1, 128]);
+        let args = attention_decode_paged_d128::Args {
+            q: &zeros(Dtype::Bf16, &[2, 2, 128]),
+            k_cache: &cache,
+            v_cache: &cache,
+            block_table: &Tensor::from_i32(&[2], &table),
+            context_len: &Tensor::from_i32(&[1], &[context]),
+            scale: 0.1,
+        };
+        let launched =
+            attention_decode_paged_d128::launch(&backend, &args, &LaunchOptions::default());
+        launched.unwrap_err().to_string()
+    };
+    let start = "attention_decode_paged_d128: ";
+    assert_eq!(
+        refusal(8, [0, 1], 5),
+        format!(
+            "{start}k_cache: expected [blocks, block_size, Hkv, 128] with a block_size of 16 or \
+             32, got [3, 8, 1, 128]"
+        )
+    );
+    assert_eq!(
+        refusal(16, [0, 3], 5),
+        format!("{start}block_table: expected ids in [0, 3), got 3")
+    );
+    for context in [1, 33] {
+        assert_eq!(
+            refusal(16, [0, 2], context),
+            format!("{start}context_len: expected 2 to 32 keys, got {context}")
+        );
+    }
 }
 
 /// What a kernel says to a case that it does not take.
@@ -235,79 +310,6 @@ fn gptq_gemm_takes_any_groups_of_an_index_and_refuses_other_params() {
         refusal(Some(&whole), 8, Dtype::Bf16),
         format!("{start}bias: expected f16, got bf16")
     );
-}
-
-#[test]
-fn gptq_dequant_refuses_values_that_end_within_a_word() {
-    let backend = backend("gptq_dequant");
-    let refusal = |bits: u32, words: usize, n: usize| {
-        let args = gptq_dequant::Args {
-            qweight: &zeros(Dtype::I32, &[words, n]),
-            qzeros: &zeros(Dtype::I32, &[1, 1]),
-            scales: &zeros(Dtype::F16, &[1, n]),
-            g_idx: None,
-            group_size: -1,
-            bits,
-            format: Format::V2,
-            output: Dtype::Bf16,
-        };
-        gptq_dequant::launch(&backend, &args, &LaunchOptions::default()).unwrap_err().to_string()
-    };
-    let whole = "gptq_dequant: qweight: expected [K 3/32, N] with K and N multiples of 32";
-    assert_eq!(refusal(3, 4, 32), format!("{whole}, got [4, 32]"));
-    assert_eq!(refusal(3, 3, 40), format!("{whole}, got [3, 40]"));
-    assert_eq!(refusal(5, 5, 32), "gptq_dequant: bits: expected 2, 3, 4 or 8, got 5");
-}
-
-#[test]
-fn awq_dequant_refuses_other_groups_than_the_scales() {
-    let backend = backend("awq_dequant");
-    let args = awq_dequant::Args {
-        qweight: &zeros(Dtype::I32, &[16, 2]),
-        qzeros: &zeros(Dtype::I32, &[2, 2]),
-        scales: &zeros(Dtype::F16, &[2, 16]),
-        group_size: 5,
-        output: Dtype::Bf16,
-    };
-    let refusal = awq_dequant::launch(&backend, &args, &LaunchOptions::default()).unwrap_err();
-    assert_eq!(refusal.to_string(), "awq_dequant: scales: expected shape [4, 16], got [2, 16]");
-}
-
-#[test]
-fn paged_attention_refuses_blocks_and_contexts_beyond_its_buffers() {
-    let backend = backend("attention_decode_paged_d128");
-    let refusal = |block_size: usize, table: [i32; 2], context: i32| {
-        let cache = zeros(Dtype::Bf16, &[3, block_size, 1, 128]);
-        let args = attention_decode_paged_d128::Args {
-            q: &zeros(Dtype::Bf16, &[2, 2, 128]),
-            k_cache: &cache,
-            v_cache: &cache,
-            block_table: &Tensor::from_i32(&[2], &table),
-            context_len: &Tensor::from_i32(&[1], &[context]),
-            scale: 0.1,
-        };
-        let launched =
-            attention_decode_paged_d128::launch(&backend, &args, &LaunchOptions::default());
-        launched.unwrap_err().to_string()
-    };
-    let start = "attention_decode_paged_d128: ";
-    assert_eq!(
-        refusal(8, [0, 1], 5),
-        format!(
-            "{start}k_cache: expected [blocks, block_size, Hkv, 128] with a block_size of 16 or \
-             32, got [3, 8, 1, 128]"
-        )
-    );
-    assert_eq!(
-        refusal(16, [0, 3], 5),
-        format!("{start}block_table: expected ids in [0, 3), got 3")
-    );
-    for context in [1, 33] {
-        assert_eq!(
-            refusal(16, [0, 2], context),
-            format!("{start}context_len: expected 2 to 32 keys, got {context}")
-        );
-    }
 }
 
 #[test]

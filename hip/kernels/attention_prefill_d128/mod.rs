@@ -113,7 +113,11 @@ pub(super) fn run(
     case: &Case,
     options: &LaunchOptions,
 ) -> Result<Launched, Error> {
-    let Params { scale, .. } = case.params::<Attention>()?;
+    let params = case.params::<Attention>()?;
+    let scale = params.scale;
+    if params != Params::new(scale) {
+        return Err(Contract(NAME).refuse("params", "the defaults, but for scale", params));
+    }
     let args = Args {
         q: super::tensor(NAME, case, "q")?,
         k: super::tensor(NAME, case, "k")?,

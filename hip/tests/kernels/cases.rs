@@ -76,24 +76,6 @@ pub(crate) fn of(kernel: &str) -> Vec<TestCase> {
             paged("seven heads", &Heads { t: 1, s: 17, q: 14, kv: 2 }, 16, 1.7),
             paged("unlike partitions", &Heads { t: 1, s: 600, q: 2, kv: 1 }, 32, 5.0),
         ],
-        "gemv_bf16" => vec![
-            matmul("vectors", 5, 6, 200, true),
-            matmul("one by one", 3, 9, 71, true),
-            matmul("no bias", 8, 4, 64, false),
-            matmul("K beyond 4096", 2, 5, 4104, true),
-        ],
-        "gemm_bf16_splitk" => vec![
-            matmul("edges", 70, 71, 41, true),
-            matmul("vectors", 66, 65, 96, true),
-            matmul("fewer terms than parts", 5, 9, 2, true),
-            matmul("no bias", 3, 130, 64, false),
-            matmul("K beyond 4096", 2, 5, 4128, true),
-        ],
-        "gptq_gemm" => vec![
-            gptq_matmul(11, gptq("few, v1, sequential", 136, 264, 16, false, "v1", Dtype::F16)),
-            gptq_matmul(3, gptq("few, v2, shuffled", 64, 16, 16, true, "v2", Dtype::Bf16)),
-            gptq_matmul(67, gptq("many, v1, shuffled", 64, 72, 16, true, "v1", Dtype::Bf16)),
-            gptq_matmul(52, gptq("many, v2, one group", 40, 8, -1, false, "v2", Dtype::F16)),
         "silu_mul" => vec![
             silu_mul("tail and a second block", &[5, 481], 20.0, 1.0),
             silu_mul("whole chunks", &[2, 16], 3.0, 1.0),
@@ -118,6 +100,7 @@ pub(crate) fn of(kernel: &str) -> Vec<TestCase> {
             kv_store("odd rows", &[17, 2, -1, 31, 0], [2, 16, 3, 5], Dtype::Bf16, None),
             kv_store("blocks of 32", &[63, 5, -1, 40], [2, 32, 4, 8], Dtype::F16, None),
             kv_store("fp8", &[15, -1, 4, 30], [2, 16, 2, 8], Dtype::Bf16, Some([0.25, 2.0])),
+        ],
         "rms_norm" => vec![
             rms_norm("vectors", [5, 2, 2], 2056, 1.0),
             rms_norm("an odd width, some heads", [3, 3, 2], 333, 1.0),
@@ -137,6 +120,25 @@ pub(crate) fn of(kernel: &str) -> Vec<TestCase> {
             rope("vectors", &[5, 6, 301, 40_001], 3, 128),
             rope("one pair at a time", &[5, 301, 40_001], 11, 62),
             rope("wide", &[9, 10], 2, 512),
+        ],
+        "gemv_bf16" => vec![
+            matmul("vectors", 5, 6, 200, true),
+            matmul("one by one", 3, 9, 71, true),
+            matmul("no bias", 8, 4, 64, false),
+            matmul("K beyond 4096", 2, 5, 4104, true),
+        ],
+        "gemm_bf16_splitk" => vec![
+            matmul("edges", 70, 71, 41, true),
+            matmul("vectors", 66, 65, 96, true),
+            matmul("fewer terms than parts", 5, 9, 2, true),
+            matmul("no bias", 3, 130, 64, false),
+            matmul("K beyond 4096", 2, 5, 4128, true),
+        ],
+        "gptq_gemm" => vec![
+            gptq_matmul(11, gptq("few, v1, sequential", 136, 264, 16, false, "v1", Dtype::F16)),
+            gptq_matmul(3, gptq("few, v2, shuffled", 64, 16, 16, true, "v2", Dtype::Bf16)),
+            gptq_matmul(67, gptq("many, v1, shuffled", 64, 72, 16, true, "v1", Dtype::Bf16)),
+            gptq_matmul(52, gptq("many, v2, one group", 40, 8, -1, false, "v2", Dtype::F16)),
         ],
         other => panic!("no cases for the kernel {other}"),
     }
@@ -275,29 +277,6 @@ fn gptq(
     }
 }
 
-/// M rows and a bias for the layer of a dequantisation, whose weights are rounded to its dtype.
-fn gptq_matmul(m: usize, dequant: TestCase) -> TestCase {
-    let TestCase { name, case: Case { params, dtype, mut tensors, .. }, exact, .. } = dequant;
-    let n = tensors["scales"].shape()[1];
-    let k = exact.len() / n;
-    let mut random = Random(19 + m as u64);
-    let x = random.tensor(dtype, &[m, k], 1.0);
-    let bias = random.tensor(dtype, &[n], 4.0);
-    let values: Vec<f64> = exact.iter().map(|w| w.value).collect();
-    let stored = Tensor::from_f64(dtype, &[k, n], &values).to_f64();
-    let columns: Vec<f64> = (0..n * k).map(|i| stored[i % k * n + i / k]).collect();
-    let exact = exact::matmul(&x.to_f64(), &columns, Some(&bias.to_f64()), k);
-    tensors.extend([("x".to_owned(), x), ("bias".to_owned(), bias)]);
-    let params = json!({ "dequant": params, "matmul": { "layout": "in_out" } });
-    let tensors = tensors.iter().map(|(name, t)| (name.as_str(), t.clone())).collect();
-    let half_ulp = if dtype == Dtype::F16 { HALF_ULP_F16 } else { HALF_ULP_BF16 };
-    TestCase {
-        name,
-        case: case("gptq_gemm", params, dtype, tensors),
-        exact,
-        half_ulp,
-        f32_error: 1e-5,
-    }
 fn silu_mul(name: &'static str, shape: &[usize], gate_size: f64, up_size: f64) -> TestCase {
     let mut random = Random(13 + shape[1] as u64);
     let gate = random.tensor(Dtype::Bf16, shape, gate_size);
@@ -378,6 +357,8 @@ fn kv_store(
     ];
     let case = case("kv_store", json!({ "scales": [k_scale, v_scale] }), stored, tensors);
     TestCase { name, case, exact, half_ulp: 0.0, f32_error: 0.0 }
+}
+
 const EPS: f64 = 1e-6;
 
 /// Bf16 values near 1, as norms have them.
@@ -437,6 +418,33 @@ fn qk_norm_rope(name: &'static str, positions: &[i32], heads: usize, size: f64) 
     let tensors = vec![("x", x), ("weight", weight), ("positions", positions)];
     let case = case("qk_norm_rope", params, Dtype::Bf16, tensors);
     TestCase { name, case, exact, half_ulp: HALF_ULP_BF16, f32_error: 1e-5 }
+}
+
+/// M rows and a bias for the layer of a dequantisation, whose weights are rounded to its dtype.
+fn gptq_matmul(m: usize, dequant: TestCase) -> TestCase {
+    let TestCase { name, case: Case { params, dtype, mut tensors, .. }, exact, .. } = dequant;
+    let n = tensors["scales"].shape()[1];
+    let k = exact.len() / n;
+    let mut random = Random(19 + m as u64);
+    let x = random.tensor(dtype, &[m, k], 1.0);
+    let bias = random.tensor(dtype, &[n], 4.0);
+    let values: Vec<f64> = exact.iter().map(|w| w.value).collect();
+    let stored = Tensor::from_f64(dtype, &[k, n], &values).to_f64();
+    let columns: Vec<f64> = (0..n * k).map(|i| stored[i % k * n + i / k]).collect();
+    let exact = exact::matmul(&x.to_f64(), &columns, Some(&bias.to_f64()), k);
+    tensors.extend([("x".to_owned(), x), ("bias".to_owned(), bias)]);
+    let params = json!({ "dequant": params, "matmul": { "layout": "in_out" } });
+    let tensors = tensors.iter().map(|(name, t)| (name.as_str(), t.clone())).collect();
+    let half_ulp = if dtype == Dtype::F16 { HALF_ULP_F16 } else { HALF_ULP_BF16 };
+    TestCase {
+        name,
+        case: case("gptq_gemm", params, dtype, tensors),
+        exact,
+        half_ulp,
+        f32_error: 1e-5,
+    }
+}
+
 fn awq(name: &'static str, k: usize, n: usize, group_size: i64, dtype: Dtype) -> TestCase {
     let mut random = Random(5 + k as u64);
     let rows_per_group = usize::try_from(group_size).unwrap_or(k);

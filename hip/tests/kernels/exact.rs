@@ -139,16 +139,6 @@ pub(crate) fn softmax(x: &[f64], d: usize) -> Vec<Exact> {
         let terms: Vec<f64> = row.iter().map(|x| libm::exp(x - max)).collect();
         let sum: f64 = terms.iter().sum();
         out.extend(terms.iter().map(|t| Exact { value: t / sum, magnitude: t / sum }));
-/// Rows of d.
-pub(crate) fn rms_norm(x: &[f64], weight: &[f64], eps: f64) -> Vec<Exact> {
-    let d = weight.len();
-    let mut out = Vec::new();
-    for row in x.chunks_exact(d) {
-        let mean = row.iter().map(|x| x * x).sum::<f64>() / d as f64;
-        for (x, w) in row.iter().zip(weight) {
-            let value = x / (mean + eps).sqrt() * w;
-            out.push(Exact { value, magnitude: value.abs() });
-        }
     }
     out
 }
@@ -169,6 +159,22 @@ pub(crate) fn kv_store(rows: &[f64], cache: &[f64], slots: &[i32], row: usize) -
         }
     }
     after.into_iter().map(|value| Exact { value, magnitude: 0.0 }).collect()
+}
+
+/// Rows of d.
+pub(crate) fn rms_norm(x: &[f64], weight: &[f64], eps: f64) -> Vec<Exact> {
+    let d = weight.len();
+    let mut out = Vec::new();
+    for row in x.chunks_exact(d) {
+        let mean = row.iter().map(|x| x * x).sum::<f64>() / d as f64;
+        for (x, w) in row.iter().zip(weight) {
+            let value = x / (mean + eps).sqrt() * w;
+            out.push(Exact { value, magnitude: value.abs() });
+        }
+    }
+    out
+}
+
 /// x [T, H, d]. The angle is formed in f32, as the op says.
 pub(crate) fn rope(x: &[f64], positions: &[i32], d: usize, theta: f64) -> Vec<Exact> {
     let half = d / 2;
@@ -184,6 +190,11 @@ pub(crate) fn rope(x: &[f64], positions: &[i32], d: usize, theta: f64) -> Vec<Ex
             out[r * d + i].add(-high * sin);
             out[r * d + i + half].add(high * cos);
             out[r * d + i + half].add(low * sin);
+        }
+    }
+    out
+}
+
 pub(crate) struct Awq<'a> {
     pub(crate) qweight: &'a [i32],
     pub(crate) qzeros: &'a [i32],
