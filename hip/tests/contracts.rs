@@ -2,10 +2,8 @@
 
 use assay_hip::emu::{Compiler, Mode};
 use assay_hip::kernels::{
-    attention_decode_paged_d128, attention_prefill_d128, awq_dequant, gemm_bf16, gptq_dequant,
-};
-use assay_hip::kernels::{
-    attention_prefill_d128, gemm_bf16, gemm_bf16_splitk, gemv_bf16, gptq_dequant, gptq_gemm,
+    attention_decode_paged_d128, attention_prefill_d128, awq_dequant, gemm_bf16, gemm_bf16_splitk,
+    gemv_bf16, gptq_dequant, gptq_gemm,
 };
 use assay_hip::{
     Admission, Admit, Admitted, Backend, Identity, LaunchOptions, Refusal, kernel, sha256,

@@ -135,10 +135,13 @@ pub(crate) fn of(kernel: &str) -> Vec<TestCase> {
             matmul("K beyond 4096", 2, 5, 4128, true),
         ],
         "gptq_gemm" => vec![
-            gptq_matmul(11, gptq("few, v1, sequential", 136, 264, 16, false, "v1", Dtype::F16)),
-            gptq_matmul(3, gptq("few, v2, shuffled", 64, 16, 16, true, "v2", Dtype::Bf16)),
-            gptq_matmul(67, gptq("many, v1, shuffled", 64, 72, 16, true, "v1", Dtype::Bf16)),
-            gptq_matmul(52, gptq("many, v2, one group", 40, 8, -1, false, "v2", Dtype::F16)),
+            gptq_matmul(
+                11,
+                gptq("few, v1, sequential", (4, 136, 264), 16, false, "v1", Dtype::F16),
+            ),
+            gptq_matmul(3, gptq("few, v2, shuffled", (4, 64, 16), 16, true, "v2", Dtype::Bf16)),
+            gptq_matmul(67, gptq("many, v1, shuffled", (4, 64, 72), 16, true, "v1", Dtype::Bf16)),
+            gptq_matmul(52, gptq("many, v2, one group", (4, 40, 8), -1, false, "v2", Dtype::F16)),
         ],
         other => panic!("no cases for the kernel {other}"),
     }
