@@ -16,7 +16,7 @@ fn few() -> Vec<Edit> {
         let of = |kind: Kind| {
             edits.iter().filter(move |e| e.kernel.name == kernel.name && e.kind == kind).cloned()
         };
-        if kernel.name != "attention_prefill_d128" {
+        if ["gemm_bf16", "gptq_dequant"].contains(&kernel.name) {
             out.extend(of(Kind::Mutant).take(1));
             out.extend(of(Kind::Control).take(1));
         }

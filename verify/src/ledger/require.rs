@@ -24,11 +24,15 @@ impl Default for Limited {
 }
 
 impl Limited {
-    /// The faults of `unseen` that are not tolerated.
+    /// The faults of `unseen` that are not tolerated. A listed name without a key stands for all of its
+    /// keys.
     pub(super) fn refuses<'a>(&self, unseen: &'a [String]) -> Vec<&'a str> {
         let tolerated = |fault: &String| match self {
             Limited::Any(all) => *all,
-            Limited::These(list) => list.contains(fault),
+            Limited::These(list) => {
+                let name = fault.split_once(" (").map_or(fault.as_str(), |(name, _)| name);
+                list.iter().any(|known| known == fault || known == name)
+            }
         };
         unseen.iter().filter(|fault| !tolerated(fault)).map(String::as_str).collect()
     }
