@@ -117,7 +117,7 @@ fn occupancy(it: &Resources) -> Option<u64> {
     };
     // Four SIMDs share the memory of a compute unit.
     let waves = it.threads.div_ceil(64).max(1);
-    let blocks = if it.lds == 0 { u64::MAX } else { LDS_LIMIT / it.lds };
+    let blocks = LDS_LIMIT.checked_div(it.lds).unwrap_or(u64::MAX);
     let by_lds = blocks.saturating_mul(waves).div_ceil(4);
     Some(by_vgprs.min(by_sgprs).min(by_lds).min(most))
 }
