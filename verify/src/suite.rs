@@ -231,7 +231,7 @@ pub fn check_backend(
             runs
         })
         .collect::<anyhow::Result<_>>()?;
-    let plain: Vec<_> = runs.iter().map(|r| r.observations.first().map(|o| &o.output)).collect();
+    let plain: Vec<Vec<&Tensor>> = runs.iter().map(Runs::plain).collect();
     let evidence = Evidence::of(cases, &plain);
     let mut findings: Vec<Finding> = Vec::new();
     let mut observations = Vec::new();
@@ -387,6 +387,15 @@ struct Runs {
     /// Of each further one, with its name.
     others: Vec<(&'static str, Observation)>,
     findings: Vec<Finding>,
+}
+
+impl Runs {
+    /// All outputs of the plain run, whose observations come first; none when it gave none.
+    fn plain(&self) -> Vec<&Tensor> {
+        let Some(first) = self.observations.first() else { return Vec::new() };
+        let others = self.others.iter().filter(|(_, o)| o.label == first.label);
+        std::iter::once(&first.output).chain(others.map(|(_, o)| &o.output)).collect()
+    }
 }
 
 fn run_case(

@@ -2,6 +2,8 @@
 
 mod reduction;
 
+pub use reduction::Prepared;
+
 use super::{math, real::Real};
 use crate::dtype::{Dtype, Rounding, pow2};
 use crate::policy::Accumulator;
@@ -215,6 +217,16 @@ impl<const P: i32> Real for Ball<P> {
         let hard = 1.0 / room.sqrt() - v;
         let slope = v / (2.0 * self.v);
         Ball { v, r: hard, s: slope * self.s, d: slope * self.d }.with_units(RSQRT)
+    }
+
+    type Vector = Prepared<P>;
+
+    fn prepare(a: Vec<Self>) -> Prepared<P> {
+        Prepared::new(a)
+    }
+
+    fn dot_prepared(a: &Prepared<P>, b: &Prepared<P>, first: usize, acc: &Accumulator) -> Self {
+        a.dot(b, first, acc)
     }
 
     fn dot(a: &[Self], b: &[Self], first: usize, acc: &Accumulator) -> Self {

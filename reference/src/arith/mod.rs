@@ -13,6 +13,7 @@ pub mod dot;
 pub mod emulate;
 pub mod fenv;
 pub mod math;
+mod moments;
 pub mod real;
 
 pub use ball::Ball;

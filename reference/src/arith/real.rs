@@ -35,6 +35,12 @@ pub trait Real: Copy + Debug + Send + Sync + 'static {
     fn rsqrt(self) -> Self;
     /// Sum of products; `first` is the absolute index of element 0 on the reduced axis.
     fn dot(a: &[Self], b: &[Self], first: usize, acc: &Accumulator) -> Self;
+    /// A vector that takes part in many dot products.
+    type Vector: Debug + Send + Sync;
+    /// Prepares a vector for [`Real::dot_prepared`].
+    fn prepare(a: Vec<Self>) -> Self::Vector;
+    /// The same as [`Real::dot`] of the vectors, to the bit.
+    fn dot_prepared(a: &Self::Vector, b: &Self::Vector, first: usize, acc: &Accumulator) -> Self;
     /// Sum; `first` as in [`Real::dot`].
     fn sum(a: &[Self], first: usize, acc: &Accumulator) -> Self;
     /// Rounded to a stored dtype; `lambda` turns a standard deviation into a radius.
@@ -75,6 +81,14 @@ pub trait Real: Copy + Debug + Send + Sync + 'static {
 
 impl Real for f64 {
     const BITS: i32 = 53;
+    type Vector = Vec<Self>;
+
+    fn prepare(a: Vec<Self>) -> Vec<Self> {
+        a
+    }
+    fn dot_prepared(a: &Vec<Self>, b: &Vec<Self>, first: usize, acc: &Accumulator) -> Self {
+        Self::dot(a, b, first, acc)
+    }
 
     fn lift(x: f64) -> f64 {
         x
@@ -122,6 +136,14 @@ impl Real for f64 {
 
 impl Real for f32 {
     const BITS: i32 = 24;
+    type Vector = Vec<Self>;
+
+    fn prepare(a: Vec<Self>) -> Vec<Self> {
+        a
+    }
+    fn dot_prepared(a: &Vec<Self>, b: &Vec<Self>, first: usize, acc: &Accumulator) -> Self {
+        Self::dot(a, b, first, acc)
+    }
 
     fn lift(x: f64) -> f32 {
         x as f32

@@ -98,7 +98,7 @@ fn report(
         op: replay.case.op.clone(),
         cases: 1,
         outside: Vec::new(),
-        evidence: Evidence::of(&[replay.generated()], &[stored]),
+        evidence: Evidence::of(&[replay.generated()], &[stored.into_iter().collect()]),
         judgement,
     }
 }

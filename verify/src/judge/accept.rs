@@ -132,7 +132,7 @@ pub(super) fn ratio(o: f64, e: &Expected, i: usize, output: Rounding) -> f64 {
 pub(super) fn compare(observed: &[f64], e: &Expected, output: Rounding, cols: usize) -> Metrics {
     debug_assert_eq!(observed.len(), e.v.len());
     let mut m = Metrics { elements: observed.len(), ..Metrics::default() };
-    let mut bits = 0.0;
+    let mut bits = Bits::default();
     for start in (0..observed.len()).step_by(cols.max(1)) {
         let range = start..(start + cols).min(observed.len());
         let finite = range.clone().map(|i| e.v[i]).filter(|v| v.is_finite());
@@ -154,11 +154,40 @@ pub(super) fn compare(observed: &[f64], e: &Expected, output: Rounding, cols: us
             if e.v[i].is_finite() && (e.radius[i] > room || e.radius[i].is_nan()) {
                 m.vague += 1;
             }
-            bits += math::log2(1.0 + (2.0 * e.radius[i] / ulp).min(1e300));
+            bits.add(1.0 + (2.0 * e.radius[i] / ulp).min(1e300));
         }
     }
-    m.tightness = bits / observed.len().max(1) as f64;
+    m.tightness = bits.sum() / observed.len().max(1) as f64;
     m
+}
+
+/// A sum of base-2 logarithms of numbers of at least 1, of which few are taken: of their products.
+struct Bits {
+    sum: f64,
+    product: f64,
+}
+
+impl Default for Bits {
+    fn default() -> Self {
+        Bits { sum: 0.0, product: 1.0 }
+    }
+}
+
+impl Bits {
+    fn add(&mut self, x: f64) {
+        if x > 1e100 || x.is_nan() {
+            self.sum += math::log2(x);
+        } else {
+            self.product *= x;
+            if self.product > 1e200 {
+                self.sum += math::log2(std::mem::replace(&mut self.product, 1.0));
+            }
+        }
+    }
+
+    fn sum(&self) -> f64 {
+        self.sum + math::log2(self.product)
+    }
 }
 
 #[cfg(test)]
@@ -193,6 +222,15 @@ mod tests {
         for (o, v) in [(nan, 1.0), (1.0, nan), (inf, 1.0), (1.0, inf), (-inf, inf), (nan, inf)] {
             assert!(ratio(o, &e(v), 0, bf) > 1.0, "{o} for {v}");
         }
+    }
+
+    #[test]
+    fn logarithms_of_products_are_sums_of_logarithms() {
+        let mut bits = Bits::default();
+        let numbers = [1.0, 2.0, 1e300, 1e90, 1e99, 1e99, 1e50, 3.0, 1e300];
+        numbers.iter().for_each(|x| bits.add(*x));
+        let want: f64 = numbers.iter().map(|x| math::log2(*x)).sum();
+        assert!((bits.sum() - want).abs() < 1e-9 * want, "{} {want}", bits.sum());
     }
 
     #[test]

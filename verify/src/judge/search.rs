@@ -209,10 +209,14 @@ impl<'a, O: Op> Run<'a, O> {
 pub(super) struct Baseline {
     /// Metrics by convention; `None` where it is refused or was not tried.
     pub(super) by_convention: Vec<Option<Metrics>>,
+    /// Which conventions were tried.
+    tried: Vec<bool>,
     /// Metrics of the defaults, accepted or not.
     pub(super) defaults: Metrics,
     /// Rows that refuse most wrong hypotheses.
     pub(super) tile: Tile,
+    /// Whether they are all rows.
+    tile_is_all: bool,
     /// The first look at them.
     pub(super) sieve: Sieve,
     /// Radius of the defaults, by element.
@@ -220,27 +224,37 @@ pub(super) struct Baseline {
 }
 
 impl Baseline {
-    /// Tries the common conventions.
-    fn new<O: Op>(run: &Run<'_, O>, conventions: &[Convention<O>]) -> Baseline {
+    /// Tries the defaults, which the others are looked at against.
+    fn new<O: Op>(run: &Run<'_, O>, conventions: usize) -> Baseline {
         let (expected, defaults) = run.compare(&run.base, &Tile::ALL);
         let (worst, tile) = run.tell_tale_rows(&expected);
         let sieve = Sieve::new(run, worst, &expected);
-        let by_convention = vec![None; conventions.len()];
+        let (mut by_convention, mut tried) = (vec![None; conventions], vec![false; conventions]);
+        by_convention[0] = defaults.accepted().then_some(defaults);
+        tried[0] = true;
+        let tile_is_all = tile.rows_of(run.spec.rows()).len() == run.spec.rows();
         let radius = expected.radius;
-        let mut baseline = Baseline { by_convention, defaults, tile, sieve, radius };
-        baseline.by_convention[0] = defaults.accepted().then_some(defaults);
-        baseline.consider(run, conventions, false);
-        baseline
+        Baseline { by_convention, tried, defaults, tile, tile_is_all, sieve, radius }
     }
 
-    /// Tries the common conventions but the defaults, or the rare ones.
-    fn consider<O: Op>(&mut self, run: &Run<'_, O>, conventions: &[Convention<O>], rare: bool) {
-        for (i, c) in conventions.iter().enumerate().skip(1).filter(|(_, c)| c.rare == rare) {
-            let setup = run.setup(&c.edits);
-            let refused =
-                !self.sieve.passes(run, &setup) || !run.compare(&setup, &self.tile).1.accepted();
-            if !refused {
-                let whole = run.compare(&setup, &Tile::ALL).1;
+    /// Tries those of the conventions named that were not tried yet.
+    fn consider<O: Op>(
+        &mut self,
+        run: &Run<'_, O>,
+        conventions: &[Convention<O>],
+        which: &[usize],
+    ) {
+        for &i in which {
+            if std::mem::replace(&mut self.tried[i], true) {
+                continue;
+            }
+            let setup = run.setup(&conventions[i].edits);
+            if !self.sieve.passes(run, &setup) {
+                continue;
+            }
+            let part = run.compare(&setup, &self.tile).1;
+            if part.accepted() {
+                let whole = if self.tile_is_all { part } else { run.compare(&setup, &Tile::ALL).1 };
                 self.by_convention[i] = whole.accepted().then_some(whole);
             }
         }
@@ -255,6 +269,42 @@ impl Baseline {
     }
 }
 
+/// Runs in the first batch of [`explaining`]; each further batch has twice as many.
+const FIRST_BATCH: usize = 4;
+
+/// Those of the conventions named that explain every run. The small runs go first: a convention that
+/// one of them refuses is not tried on the others, unless none is left; then each run is tried with
+/// every one, since the search for faults starts from what explains the single runs.
+fn explaining<O: Op>(
+    runs: &[Run<'_, O>],
+    baselines: &mut [Option<Baseline>],
+    conventions: &[Convention<O>],
+    which: &[usize],
+) -> Vec<usize> {
+    let mut alive = which.to_vec();
+    let mut order: Vec<(&Run<'_, O>, &mut Option<Baseline>)> =
+        runs.iter().zip(baselines.iter_mut()).collect();
+    order.sort_by_key(|(run, _)| run.size());
+    let consider = |(run, slot): &mut (&Run<'_, O>, &mut Option<Baseline>), which: &[usize]| {
+        let baseline = slot.get_or_insert_with(|| Baseline::new(run, conventions.len()));
+        baseline.consider(run, conventions, which);
+    };
+    let (mut start, mut batch) = (0, FIRST_BATCH);
+    while start < order.len() && !alive.is_empty() {
+        let end = (start + batch).min(order.len());
+        order[start..end].par_iter_mut().for_each(|run| consider(run, &alive));
+        let accepts = |c: usize| {
+            order[start..end].iter().all(|(_, b)| b.as_ref().is_some_and(|b| b.accepts(c)))
+        };
+        alive.retain(|&c| accepts(c));
+        (start, batch) = (end, 2 * batch);
+    }
+    if alive.is_empty() {
+        order.par_iter_mut().for_each(|run| consider(run, which));
+    }
+    alive
+}
+
 pub(super) fn run<O: Op>(
     runs: &[Observation],
     output: Option<&str>,
@@ -263,29 +313,22 @@ pub(super) fn run<O: Op>(
     let runs: Vec<Run<'_, O>> =
         runs.iter().map(|r| Run::new(r, output, options)).collect::<Result<_>>()?;
     let conventions = conventions(&runs, options);
-    let mut baselines: Vec<Baseline> =
-        runs.par_iter().map(|r| Baseline::new::<O>(r, &conventions)).collect();
-    let everywhere = |baselines: &[Baseline]| -> Vec<usize> {
-        (0..conventions.len()).filter(|&c| baselines.iter().all(|b| b.accepts(c))).collect()
-    };
-    let mut alive = everywhere(&baselines);
-    let common = conventions.iter().filter(|c| !c.rare).count();
-    let mut tried = common;
-    if alive.is_empty() && common < conventions.len() {
-        baselines
-            .par_iter_mut()
-            .zip(&runs)
-            .for_each(|(b, run)| b.consider(run, &conventions, true));
-        alive = everywhere(&baselines);
-        tried = conventions.len();
+    let mut baselines: Vec<Option<Baseline>> = runs.iter().map(|_| None).collect();
+    let (rare, common): (Vec<usize>, Vec<usize>) =
+        (0..conventions.len()).partition(|&c| conventions[c].rare);
+    let mut alive = explaining::<O>(&runs, &mut baselines, &conventions, &common);
+    if alive.is_empty() && !rare.is_empty() {
+        alive = explaining::<O>(&runs, &mut baselines, &conventions, &rare);
     }
+    let baselines: Vec<Baseline> = baselines.into_iter().flatten().collect();
+    let tried = |b: &Baseline| b.tried.iter().filter(|t| **t).count();
     let mut judgement = Judgement {
         verdict: Verdict::Skipped { reason: String::new() },
         runs: runs.len(),
         elements: runs.iter().map(|r| r.observed.len()).sum(),
         worst: 0.0,
         equal_share: 0.0,
-        hypotheses: runs.len() * tried,
+        hypotheses: baselines.iter().map(tried).sum(),
         ill_conditioned: Vec::new(),
         histogram: Histogram::default(),
         picture: None,

@@ -32,8 +32,8 @@ pub struct Evidence {
 }
 
 impl Evidence {
-    /// Of cases, with the output of each one's plain run where there is one. `plain` may be shorter.
-    pub fn of(cases: &[Generated], plain: &[Option<&Tensor>]) -> Evidence {
+    /// Of cases, with all outputs of each one's plain run where it gave some. `plain` may be shorter.
+    pub fn of(cases: &[Generated], plain: &[Vec<&Tensor>]) -> Evidence {
         let mut families: Vec<String> = Vec::new();
         let mut names: Vec<String> = Vec::new();
         for g in cases {
@@ -50,7 +50,8 @@ impl Evidence {
             let all = cases.iter().enumerate().filter(|(_, g)| of(&g.case));
             let mut hash = Sha256::new();
             for (i, _) in all {
-                update(&mut hash, plain.get(i).copied().flatten()?);
+                let outputs = plain.get(i).filter(|o| !o.is_empty())?;
+                outputs.iter().for_each(|o| update(&mut hash, o));
             }
             Some(format!("{:x}", hash.finalize()))
         };

@@ -1,65 +1,91 @@
 //! Bounds of reductions: sums, dot products and weighted means.
 
+use std::borrow::Cow;
+use std::sync::OnceLock;
+
 use super::{Ball, INEXACT, ORACLE_U, values};
+use crate::arith::moments::{self, Moments};
 use crate::arith::{Real, dot, emulate};
 use crate::dtype::pow2;
 use crate::policy::Accumulator;
 
-/// Partial sums, so that they can be formed side by side.
-const LANES: usize = 8;
+/// A vector that takes part in many dot products.
+#[derive(Debug)]
+pub struct Prepared<const P: i32> {
+    v: Vec<f64>,
+    /// The elements with their errors; none where all are exact.
+    balls: Vec<Ball<P>>,
+    quantum: OnceLock<i32>,
+}
+
+impl<const P: i32> Prepared<P> {
+    pub(super) fn new(a: Vec<Ball<P>>) -> Self {
+        let (v, exact) = (values(&a), has_no_radius(&a));
+        Prepared { v, balls: if exact { Vec::new() } else { a }, quantum: OnceLock::new() }
+    }
+
+    fn quantum(&self) -> i32 {
+        *self.quantum.get_or_init(|| quantum(&self.v))
+    }
+
+    /// As [`Real::dot`].
+    pub(super) fn dot(&self, b: &Self, first: usize, acc: &Accumulator) -> Ball<P> {
+        if !(self.balls.is_empty() && b.balls.is_empty()) {
+            return Ball::ball_dot(&self.all(), &b.all(), first, acc);
+        }
+        if acc.is_exact() {
+            return Ball::exact(emulate::dot(&self.v, Some(&b.v), acc));
+        }
+        let v = Ball::exact(dot::dot_f64(&self.v, &b.v, first));
+        let quantum = || self.quantum() + b.quantum();
+        Ball::reduction(v, self.v.len(), &Stats::of_products(&self.v, &b.v, &quantum), true)
+    }
+
+    fn all(&self) -> Cow<'_, [Ball<P>]> {
+        if self.balls.is_empty() {
+            self.v.iter().map(|v| Ball::exact(*v)).collect()
+        } else {
+            Cow::Borrowed(&self.balls)
+        }
+    }
+}
+
+fn has_no_radius<const P: i32>(a: &[Ball<P>]) -> bool {
+    a.iter().all(|x| x.r == 0.0)
+}
 
 /// What the bound of a reduction needs to know of its terms.
-pub(super) struct Stats {
-    /// Sum of the terms' absolute values.
-    abs: f64,
-    /// Sum of their squares.
-    squares: f64,
+pub(super) struct Stats<'a> {
+    moments: Moments,
     /// All terms are multiples of two to this power, as integers are of 2^0.
-    quantum: i32,
-    /// Non-zero terms.
-    terms: usize,
+    quantum: &'a dyn Fn() -> i32,
     /// The factors of the last term that is not zero, if it is the only one.
     only: (f64, f64),
 }
 
-impl Stats {
+impl<'a> Stats<'a> {
     /// Of the products of `a` and `b`.
-    pub(super) fn of_products(a: &[f64], b: &[f64]) -> Stats {
-        let b = &b[..a.len()];
-        let (mut abs, mut squares, mut terms) = ([0.0; LANES], [0.0; LANES], 0);
-        for (x, y) in a.chunks(LANES).zip(b.chunks(LANES)) {
-            for (l, (x, y)) in x.iter().zip(y).enumerate() {
-                let t = x * y;
-                abs[l] += t.abs();
-                squares[l] += t * t;
-                terms += usize::from(t != 0.0);
-            }
+    pub(super) fn of_products(a: &[f64], b: &[f64], quantum: &'a dyn Fn() -> i32) -> Self {
+        let moments = moments::of_products(a, b);
+        let mut only = (0.0, 0.0);
+        if moments.terms == 1 {
+            let last = a.iter().zip(b).find(|(x, y)| *x * *y != 0.0);
+            only = last.map_or(only, |(x, y)| (*x, *y));
         }
-        let only = match terms {
-            1 => {
-                a.iter().zip(b).find(|(x, y)| *x * *y != 0.0).map_or((0.0, 0.0), |(x, y)| (*x, *y))
-            }
-            _ => (0.0, 0.0),
-        };
-        Stats {
-            abs: abs.iter().sum(),
-            squares: squares.iter().sum(),
-            quantum: quantum(a) + quantum(b),
-            terms,
-            only,
-        }
+        Stats { moments, quantum, only }
     }
 
     /// Of the elements of `a`.
-    pub(super) fn of_terms(a: &[f64]) -> Stats {
-        Stats::of_products(a, &vec![1.0; a.len()])
+    pub(super) fn of_terms(a: &[f64], quantum: &'a dyn Fn() -> i32) -> Self {
+        Stats::of_products(a, &vec![1.0; a.len()], quantum)
     }
 
     /// Whether every partial sum, in any order, is a number of `P` bits.
     fn any_order_is_exact<const P: i32>(&self) -> bool {
+        let quantum = (self.quantum)();
         // f32 cannot hold multiples of less than its smallest normal number where subnormals are flushed.
-        let fine = P == 24 && self.quantum < -126;
-        !fine && self.abs <= pow2((P + self.quantum).clamp(-1074, 1023))
+        let fine = P == 24 && quantum < -126;
+        !fine && self.moments.abs <= pow2((P + quantum).clamp(-1074, 1023))
     }
 
     /// Whether the only term that is not zero is a number of `P` bits.
@@ -100,14 +126,15 @@ impl<const P: i32> Ball<P> {
         }
         let exact = propagated.is_exact();
         if exact
-            && (stats.any_order_is_exact::<P>() || (stats.terms <= 1 && stats.representable::<P>()))
+            && (stats.any_order_is_exact::<P>()
+                || (stats.moments.terms <= 1 && stats.representable::<P>()))
         {
             return propagated;
         }
-        let k = if exact { stats.terms } else { k };
+        let k = if exact { stats.moments.terms } else { k };
         let kf = k as f64;
         let roundings = if products { kf } else { (kf - 1.0).max(0.0) };
-        let hard = gamma(roundings * Self::u()) * stats.abs + roundings * Self::eta();
+        let hard = gamma(roundings * Self::u()) * stats.moments.abs + roundings * Self::eta();
         if k <= 4 {
             return Ball {
                 v: y,
@@ -117,10 +144,11 @@ impl<const P: i32> Ball<P> {
             };
         }
         let u2 = pow2(-2 * P) + ORACLE_U * ORACLE_U;
-        let q = stats.squares;
+        let q = stats.moments.squares;
         let unfused = if products { q / 3.0 } else { 0.0 };
         let variance = u2 * (kf * (2.0 * y * y + q) / 18.0 + unfused);
-        let drift = if stats.abs < 2.0 * y.abs() { 0.125 * kf * Self::u() * y.abs() } else { 0.0 };
+        let drift =
+            if stats.moments.abs < 2.0 * y.abs() { 0.125 * kf * Self::u() * y.abs() } else { 0.0 };
         Ball {
             v: y,
             r: propagated.r + hard,
@@ -130,7 +158,7 @@ impl<const P: i32> Ball<P> {
     }
 
     pub(super) fn ball_dot(a: &[Self], b: &[Self], first: usize, acc: &Accumulator) -> Self {
-        let exact_inputs = a.iter().chain(b).all(|x| x.r == 0.0);
+        let exact_inputs = has_no_radius(a) && has_no_radius(b);
         let (av, bv) = (values(a), values(b));
         if acc.is_exact() && exact_inputs {
             return Ball::exact(emulate::dot(&av, Some(&bv), acc));
@@ -148,11 +176,12 @@ impl<const P: i32> Ball<P> {
             }
             propagated.s = var.sqrt();
         }
-        Self::reduction(propagated, a.len(), &Stats::of_products(&av, &bv), true)
+        let quantum = || quantum(&av) + quantum(&bv);
+        Self::reduction(propagated, a.len(), &Stats::of_products(&av, &bv, &quantum), true)
     }
 
     pub(super) fn ball_sum(a: &[Self], first: usize, acc: &Accumulator) -> Self {
-        let exact_inputs = a.iter().all(|x| x.r == 0.0);
+        let exact_inputs = has_no_radius(a);
         let av = values(a);
         if acc.is_exact() && exact_inputs {
             return Ball::exact(emulate::dot(&av, None, acc));
@@ -163,7 +192,8 @@ impl<const P: i32> Ball<P> {
             propagated.d = a.iter().map(|x| x.d).sum();
             propagated.s = a.iter().map(|x| x.s * x.s).sum::<f64>().sqrt();
         }
-        Self::reduction(propagated, a.len(), &Stats::of_terms(&av), false)
+        let quantum = || quantum(&av);
+        Self::reduction(propagated, a.len(), &Stats::of_terms(&av, &quantum), false)
     }
 
     /// The means of `columns` with weights that carry errors. An error of a weight moves numerator
@@ -179,7 +209,9 @@ impl<const P: i32> Ball<P> {
         // The sums' own roundings: operands that are no longer exact, whose errors come later.
         let touched = |v: f64| Ball { v, r: INEXACT, s: 0.0, d: 0.0 };
         let total = dot::sum_f64(&wv, first);
-        let sum = Self::reduction(touched(total), w.len(), &Stats::of_terms(&wv), false);
+        // No operand is exact, so that no sum is.
+        let none = || 0;
+        let sum = Self::reduction(touched(total), w.len(), &Stats::of_terms(&wv, &none), false);
         let room = total - w.iter().map(|x| x.r).sum::<f64>() - sum.r;
         if !(room > 0.0 && room.is_finite()) {
             let sum = Self::ball_sum(w, first, acc);
@@ -190,7 +222,7 @@ impl<const P: i32> Ball<P> {
             .map(|v| {
                 let vv = values(v);
                 let n = dot::dot_f64(&wv, &vv, first);
-                let stats = Stats::of_products(&wv, &vv);
+                let stats = Stats::of_products(&wv, &vv, &none);
                 let mean = Self::reduction(touched(n), w.len(), &stats, true).div(sum);
                 if !mean.v.is_finite() {
                     return mean;

@@ -9,8 +9,8 @@ use crate::ops::{Arg, Inputs};
 use crate::policy::Policy;
 
 /// k as rows, v transposed, of one kv head.
-pub(super) struct KvHeadData<R> {
-    k: Vec<Vec<R>>,
+pub(super) struct KvHeadData<R: Real> {
+    k: Vec<R::Vector>,
     v_t: Vec<Vec<R>>,
 }
 
@@ -34,7 +34,7 @@ impl<R: Real> KvHeadData<R> {
                 column.push(x);
             }
         }
-        KvHeadData { k: (0..s).map(|j| row(k, j)).collect(), v_t }
+        KvHeadData { k: (0..s).map(|j| R::prepare(row(k, j))).collect(), v_t }
     }
 }
 
@@ -49,17 +49,18 @@ pub(super) fn query<R: Real>(
     let s_len = kv.k.len();
     let keys: Vec<usize> = (0..s_len).filter(|&j| params.sentinel.is_some() || seen(j)).collect();
     let (stored, scale) = scaled_query(q, params, policy);
-    let q = stored.as_deref().unwrap_or(q);
-    let raw = keys.iter().map(|&j| R::dot(q, &kv.k[j], 0, &policy.acc)).collect();
+    let width = q.len();
+    let q = R::prepare(stored.unwrap_or_else(|| q.to_vec()));
+    let raw = keys.iter().map(|&j| R::dot_prepared(&q, &kv.k[j], 0, &policy.acc)).collect();
     let mut scores = Scores::new(raw, scale, params.exponent, policy);
     if let Some(sentinel) = params.sentinel {
         scores.replace(keys.iter().map(|&j| !seen(j)), sentinel);
     }
     let Some(top) = scores.maximum(0..keys.len()) else {
-        return vec![R::lift(f64::NAN); q.len()];
+        return vec![R::lift(f64::NAN); width];
     };
     if params.floor.is_some_and(|floor| scores.scaled[top].value() < floor - UNDERFLOW) {
-        return vec![R::lift(0.0); q.len()];
+        return vec![R::lift(0.0); width];
     }
     let mut terms = scores.exponentials(0..keys.len(), top);
     let mut weights = rounded_probs(&terms, &scores, &keys, params, policy, top);

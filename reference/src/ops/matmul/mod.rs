@@ -194,14 +194,18 @@ impl Op for Matmul {
         let (x, w) = (inputs.req("x"), inputs.req("weight"));
         let (m, k, n) = dims(params, x.shape(), w.shape());
         let (rows, cols) = (tile.rows_of(m), tile.cols_of(n));
-        let xs: Vec<Vec<R>> = rows
-            .iter()
-            .map(|&r| {
-                let mut row = x.row(r);
-                policy.apply("x", &mut row);
-                row
-            })
-            .collect();
+        let activations = |&r: &usize| {
+            let mut row = x.row(r);
+            policy.apply("x", &mut row);
+            row
+        };
+        // Whole rows, or rows that ranks have parts of.
+        let (mut xs, mut parted): (Vec<R::Vector>, Vec<Vec<R>>) = (Vec::new(), Vec::new());
+        if params.ranks < 2 {
+            xs = rows.iter().map(|r| R::prepare(activations(r))).collect();
+        } else {
+            parted = rows.iter().map(activations).collect();
+        }
         let bias = inputs.get("bias").filter(|_| params.bias != Bias::Dropped);
         let columns: Vec<Vec<R>> = cols
             .par_iter()
@@ -212,24 +216,26 @@ impl Op for Matmul {
                     Layout::InOut | Layout::Misread => (0..k).map(|i| w.at(i * n + c)).collect(),
                 };
                 policy.apply("weight", &mut weight);
-                let one = |(row, &r): (&Vec<R>, &usize)| {
-                    let with_bias = |sum: R| {
-                        let sum = policy.apply_one("accumulated", sum);
-                        let Some(bias) = bias else { return sum };
-                        match params.bias {
-                            Bias::ByRow => sum.add(bias.at(r % n)),
-                            // Each of the ranks adds it once.
-                            Bias::Times(n) if n == params.ranks => sum.add(bias.at(c)),
-                            Bias::Times(n) => (0..n).fold(sum, |sum, _| sum.add(bias.at(c))),
-                            _ => sum.add(bias.at(c)),
-                        }
-                    };
-                    if params.ranks < 2 {
-                        return with_bias(params.scaled(R::dot(row, &weight, 0, &policy.acc), c));
+                let with_bias = |r: usize, sum: R| {
+                    let sum = policy.apply_one("accumulated", sum);
+                    let Some(bias) = bias else { return sum };
+                    match params.bias {
+                        Bias::ByRow => sum.add(bias.at(r % n)),
+                        // Each of the ranks adds it once.
+                        Bias::Times(n) if n == params.ranks => sum.add(bias.at(c)),
+                        Bias::Times(n) => (0..n).fold(sum, |sum, _| sum.add(bias.at(c))),
+                        _ => sum.add(bias.at(c)),
                     }
-                    over_ranks((row, &weight), c, params, policy, with_bias)
                 };
-                xs.iter().zip(&rows).map(one).collect()
+                if params.ranks < 2 {
+                    let weight = R::prepare(weight);
+                    let dot = |x| params.scaled(R::dot_prepared(x, &weight, 0, &policy.acc), c);
+                    return xs.iter().zip(&rows).map(|(x, &r)| with_bias(r, dot(x))).collect();
+                }
+                let one = |(x, &r): (&Vec<R>, &usize)| {
+                    over_ranks((x, &weight), c, params, policy, |sum| with_bias(r, sum))
+                };
+                parted.iter().zip(&rows).map(one).collect()
             })
             .collect();
         let mut data = Vec::with_capacity(rows.len() * cols.len());

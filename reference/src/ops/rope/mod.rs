@@ -205,7 +205,7 @@ fn table<R: Real>(
             Angle::FrequencyBf16 => (f32_.round(p * bf.round(inv)), 0.0),
             Angle::Bf16 => (bf.round(f32_.round(bf.round(p) * bf.round(inv))), 0.0),
         };
-        let upper = if i >= frequencies.len().div_ceil(2) { params.upper } else { Upper::Right };
+        let upper = if i >= frequencies.len() / 2 { params.upper } else { Upper::Right };
         let (angle, radius) = match upper {
             Upper::Still => (0.0, 0.0),
             Upper::Inverse => (-angle, radius),

@@ -31,7 +31,7 @@ fn one_bit_of_one_output_shows_in_its_cell() {
     let outputs: Vec<Tensor> =
         (0..cases.len()).map(|i| Tensor::from_f64(Dtype::Bf16, &[2], &[i as f64, 1.0])).collect();
     let evidence = |outputs: &[Tensor]| {
-        let plain: Vec<Option<&Tensor>> = outputs.iter().map(Some).collect();
+        let plain: Vec<Vec<&Tensor>> = outputs.iter().map(|o| vec![o]).collect();
         Evidence::of(&cases, &plain)
     };
     let before = evidence(&outputs);
@@ -44,8 +44,11 @@ fn one_bit_of_one_output_shows_in_its_cell() {
     for (a, b) in before.cells.iter().zip(&after.cells) {
         assert_eq!(a.outputs == b.outputs, a.name != "g_idx", "{}", a.name);
     }
-    let mut plain: Vec<Option<&Tensor>> = outputs.iter().map(Some).collect();
-    plain[changed] = None;
+    // A second output of one case is hashed too.
+    let mut plain: Vec<Vec<&Tensor>> = outputs.iter().map(|o| vec![o]).collect();
+    plain[changed].push(&outputs[0]);
+    assert_ne!(before.outputs, Evidence::of(&cases, &plain).outputs);
+    plain[changed] = Vec::new();
     let without = Evidence::of(&cases, &plain);
     assert_eq!(without.outputs, None);
     assert!(without.cells.iter().all(|c| c.outputs.is_none() == (c.name == "g_idx")));

@@ -150,7 +150,9 @@ impl Zeros {
         if run.is("one_zero_point_off") {
             values[groups / 2 * n + n / 2] += 1.0;
         }
-        Zeros { n, values, per_word: 32 / bits }
+        // Columns whose zero points are packed together: one word, or three words for 3 bits.
+        let per_word = if bits == 3 { 32 } else { 32 / bits };
+        Zeros { n, values, per_word }
     }
 
     fn of(&self, run: &Run<'_>, group: usize, column: usize) -> f32 {

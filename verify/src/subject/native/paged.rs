@@ -78,7 +78,8 @@ fn gather(run: &Run<'_>, name: &str, s: usize) -> Result<Vec<f32>> {
             Some("previous entry") => entry.saturating_sub(1),
             _ => entry,
         };
-        let id = table.get(entry).copied().unwrap_or(0);
+        // Beyond the table is memory of nobody; its last entry stands for that.
+        let id = table.get(entry).or(table.last()).copied().unwrap_or(0);
         let id = match (run.key("block_table_off_by_one"), run.key("block_id_truncated")) {
             (Some("next block"), _) => (id + 1).min(blocks as i64 - 1),
             (_, Some("unsigned")) => id & 0xffff,

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use assay_reference::arith::Ball;
 use assay_reference::ops::{self, Op, Scope, Tile, Visitor};
 use assay_reference::{Case, Dtype, Tensor};
 use serde_json::json;
@@ -10,7 +11,7 @@ use serde_json::json;
 use super::cases::{case, cases};
 use super::*;
 use crate::families;
-use crate::judge::{Judgement, Observation, Options, Unseen, judge};
+use crate::judge::{Judgement, Observation, Options, Unseen, judge, lambda};
 
 fn bf(shape: &[usize], v: &[f64]) -> Tensor {
     Tensor::from_f64(Dtype::Bf16, shape, v)
@@ -299,6 +300,20 @@ impl Visitor for Agree<'_> {
             (fault.edit)(&mut setup);
             let want = setup.eval::<f64>(&Tile::ALL).remove(0).data;
             let output = O::rounding(&setup.params, &setup.policy, 0);
+            // f32 takes another side of a rounding inside the op now and then.
+            setup.policy.lambda = lambda();
+            let balls = setup.eval::<Ball<24>>(&Tile::ALL).remove(0).data;
+            let allowed = |i: usize, g: f64| {
+                let (v, r) = (balls[i].v, balls[i].radius(setup.policy.lambda));
+                let room = 2.0 * output.ulp(v);
+                output.round(v - r) - room <= g && g <= output.round(v + r) + room
+            };
+            let cols = O::open(case).expect("a case of the op").1[0].cols();
+            let tied = if fault.slug == "activations_int8" {
+                rows_with_ties(&case.tensors["x"])
+            } else {
+                BTreeSet::new()
+            };
             let got = match Native::new(op).broken(fault.slug, &fault.key).run(case) {
                 Ok(t) => t.to_f64(),
                 Err(e) => {
@@ -316,13 +331,14 @@ impl Visitor for Agree<'_> {
             let scale = finite.fold(0.0, |m: f64, x| m.max(x.abs()));
             // Libraries' powf differ by an ulp, which a position of 9001 multiplies.
             let near = if op == "rope" { 1e-3 } else { 2e-5 };
-            let off = |(g, w): &(&f64, &f64)| {
+            let off = |(i, (g, w)): &(usize, (&f64, &f64))| {
                 let r = output.round(**w);
                 !same(**g, r)
                     && ((**g - r).abs() > 2.0 * output.ulp(r) + near * scale || (**g - r).is_nan())
+                    && !allowed(*i, **g)
+                    && !tied.contains(&(i / cols))
             };
-            let outside: Vec<_> =
-                got.iter().zip(&want).enumerate().filter(|(_, p)| off(p)).collect();
+            let outside: Vec<_> = got.iter().zip(&want).enumerate().filter(off).collect();
             if let Some((i, (g, w))) = outside.first() {
                 report.differ.push(format!(
                     "{id} on {}: {} of {} differ, first at {i}: native {g}, reference {w}",
@@ -333,6 +349,19 @@ impl Visitor for Agree<'_> {
             }
         }
     }
+}
+
+/// Rows of activations that hold one which INT8, by the row or by blocks of 32, has to round at the
+/// middle between two integers: f32 and f64 need not agree there.
+fn rows_with_ties(x: &Tensor) -> BTreeSet<usize> {
+    let (values, k) = (x.to_f64(), x.shape()[1]);
+    let tie = |part: &[f64]| {
+        let most = part.iter().fold(0.0, |m: f64, v| m.max(v.abs()));
+        let scaled = part.iter().map(|v| 127.0 * v / most);
+        scaled.into_iter().any(|s| (s.abs().fract() - 0.5).abs() < 127.0 / f64::from(1 << 22))
+    };
+    let rows = values.chunks(k).enumerate();
+    rows.filter(|(_, row)| tie(row) || row.chunks(32).any(tie)).map(|(r, _)| r).collect()
 }
 
 /// Where the two sides differ for a reason.
@@ -348,8 +377,8 @@ const KNOWN: &[(&str, &str)] = &[
     ("position_double_counted", "dynamic"),
     ("first_position_for_all", "dynamic"),
     ("position_wraps", "dynamic"),
-    // Two of 72 elements, not looked into yet: an activation on a tie between two integers is suspected.
-    ("awq_gemm.activations_int8", "row_parallel"),
+    // The square of a gate beyond 2e19 overflows f32, and infinity by infinity is NaN.
+    ("tanh_pade", "native NaN"),
     // A query whose only key is lost: 0 / 0 in a kernel; the reference leaves it that key.
     ("newest_key_dropped", "native NaN"),
     ("diagonal_key_dropped", "native NaN"),
