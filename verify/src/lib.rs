@@ -6,10 +6,12 @@
 //!   op by op; [`forward`]: the same by layer outputs or logits alone;
 //! - [`relations`]: what two outputs of one subject must have to do with each other;
 //! - [`ledger`]: which build of which kernel passed what, where, and the gate that reads it;
+//! - [`doctor`]: what on a machine would mislead a service;
 //! - [`finding`]: stable codes; [`variants`]: the catalogue; [`report`]: text, JSON, HTML; [`cli`]: the command line.
 
 pub mod cli;
 pub mod diff;
+pub mod doctor;
 pub mod families;
 pub mod finding;
 pub mod forward;
