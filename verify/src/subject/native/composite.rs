@@ -43,7 +43,10 @@ fn sum(run: &Run<'_>) -> Result<(Vec<f32>, Vec<f32>)> {
         .map(|(a, b)| match () {
             () if run.is("block_dropped") => *a,
             () if run.is("residual_dropped") => *b,
-            () if run.is("residual_sum_f16") => Store::Nearest.round(Dtype::F16, a + b),
+            () if run.is("residual_sum_f16") => {
+                let half = |x: f32| Store::Nearest.round(Dtype::F16, x);
+                half(half(*a) + half(*b))
+            }
             () => a + b,
         })
         .collect();

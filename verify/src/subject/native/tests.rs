@@ -385,6 +385,16 @@ const KNOWN: &[(&str, &str)] = &[
     ("first_key_dropped", "native NaN"),
     // Scores of 9e4, which f32 knows to a percent only.
     ("attention", "key bias"),
+    // fmax leaves a NaN out, so that what is not divided by a sum stays finite; the reference's maximum is NaN.
+    ("softmax.maximum_not_subtracted", "reference NaN"),
+    ("softmax.unnormalised", "reference NaN"),
+    ("attention.maximum_floor", "reference NaN"),
+    ("moe_route.sigmoid", "reference NaN"),
+    ("moe_route.smallest_chosen", "reference NaN"),
+    // The smallest probabilities of peaked logits are 0 in f32: ties among them, and 0 / 0 when normalised.
+    ("moe_route.smallest_chosen", "native NaN"),
+    // A row of zeros, or of squares that underflow f32, by its root without eps is 0 x infinity.
+    ("wrong_eps (0e0)", "native NaN"),
     // A sum that overflows f32 is an infinity, which a store toward zero keeps.
     ("truncating_store", "native inf"),
 ];
