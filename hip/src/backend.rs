@@ -208,7 +208,7 @@ impl<'a> Call<'a> {
         name: &'static str,
         bytes: usize,
     ) -> Result<*mut T, Error> {
-        let spec = BufferSpec { name, role: Role::InOut, bytes, element: size_of::<T>() };
+        let spec = BufferSpec { name, role: Role::Scratch, bytes, element: size_of::<T>() };
         let (handle, pointer) = self.alloc(spec)?;
         let pattern = &self.options.fill;
         match (&mut self.memory, handle) {

@@ -110,6 +110,11 @@ pub enum MemoryFinding {
     DataRace { severity: Severity, symbol: String, lines: [Option<u32>; 2], site: Site, times: u64 },
     /// Different blocks store to the same bytes of an output.
     OverlappingStores { buffer: String, offset: usize, bytes: u64, blocks: [[u32; 3]; 2] },
+    /// A block reads bytes of an output or of working memory that another block of the launch stores to:
+    /// `blocks` are the one that stores and the one that reads.
+    GlobalRace { buffer: String, offset: usize, bytes: u64, blocks: [[u32; 3]; 2] },
+    /// An output or working memory read before anything was stored there.
+    UninitialisedBuffer { buffer: String, offset: usize, line: Option<u32>, site: Site, times: u64 },
     /// Threads of a block disagree about a barrier.
     BarrierDivergence { kind: Divergence, site: Site, times: u64 },
     /// An index beyond the bounds of an array in LDS or registers.
@@ -133,7 +138,8 @@ impl MemoryFinding {
             Self::UnwrittenOutput { .. } => "memory.unwritten_output",
             Self::CanaryDamaged { .. } => "memory.canary_damaged",
             Self::UninitialisedLds { .. } => "memory.uninitialised_lds",
-            Self::DataRace { .. } => "memory.data_race",
+            Self::DataRace { .. } | Self::GlobalRace { .. } => "memory.data_race",
+            Self::UninitialisedBuffer { .. } => "memory.uninitialised_buffer",
             Self::OverlappingStores { .. } => "memory.overlapping_stores",
             Self::BarrierDivergence { .. } => "memory.barrier_divergence",
             Self::LdsOverrun { .. } => "memory.lds_overrun",
@@ -191,6 +197,16 @@ impl MemoryFinding {
                      the first at byte {offset} (blocks {a} and {b})"
                 )
             }
+            Self::GlobalRace { buffer, offset, bytes, blocks } => {
+                let [a, b] = blocks.map(|[x, y, z]| format!("{x},{y},{z}"));
+                format!(
+                    "a block reads {bytes} bytes of {buffer} that another block of the launch writes, \
+                     the first at byte {offset} (block {a} writes, block {b} reads)"
+                )
+            }
+            Self::UninitialisedBuffer { buffer, offset, .. } => {
+                format!("reads {buffer} at byte {offset}, where nothing was written yet")
+            }
             Self::BarrierDivergence { kind, .. } => divergence(*kind),
             Self::LdsOverrun { array, .. } => format!("indexes beyond the bounds of {array}"),
             Self::InactiveLane { op, line, .. } => {
@@ -208,6 +224,7 @@ impl MemoryFinding {
             | Self::WildAccess { line, .. }
             | Self::InputModified { line, .. }
             | Self::UninitialisedLds { line, .. }
+            | Self::UninitialisedBuffer { line, .. }
             | Self::LdsOverrun { line, .. } => *line,
             _ => None,
         }
@@ -221,6 +238,7 @@ impl MemoryFinding {
             | Self::WildAccess { site, times, .. }
             | Self::StackOverflow { site, times }
             | Self::UninitialisedLds { site, times, .. }
+            | Self::UninitialisedBuffer { site, times, .. }
             | Self::DataRace { site, times, .. }
             | Self::BarrierDivergence { site, times, .. }
             | Self::LdsOverrun { site, times, .. }

@@ -202,6 +202,32 @@ fn overlapping_stores() {
 }
 
 #[test]
+fn a_block_that_reads_what_another_stores() {
+    for threads in [1, 2] {
+        let mut probe = Probe { role: Role::InOut, ..Probe::new("reads_the_neighbour", Checked) };
+        probe.options.threads = threads;
+        assert_eq!(
+            only(&probe, LaunchStatus::Completed).to_string(),
+            "a block reads 384 bytes of out that another block of the launch writes, \
+             the first at byte 0 (block 0,0,0 writes, block 1,0,0 reads)"
+        );
+    }
+}
+
+#[test]
+fn a_read_before_anything_was_stored() {
+    for role in [Role::Out, Role::Scratch] {
+        let probe = Probe { role, ..Probe::new("reads_before_it_writes", Checked) };
+        assert_eq!(
+            only(&probe, LaunchStatus::Completed).to_string(),
+            "reads out at byte 0, where nothing was written yet at line 3 \
+             (block 0,0,0 thread 0,0,0, the first of 128)"
+        );
+    }
+    assert_clean(&Probe { role: Role::InOut, ..Probe::new("reads_before_it_writes", Checked) });
+}
+
+#[test]
 fn store_to_an_input() {
     for mode in [Plain, Checked] {
         let finding = sentence("modifies_input", mode, LaunchStatus::Aborted);

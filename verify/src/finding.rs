@@ -58,6 +58,11 @@ pub const CODES: &[(&str, &str, &str)] = &[
     ("A01D", "memory.stack_overflow", "a thread needs more stack than there is"),
     ("A01E", "memory.lds_limit", "a kernel declares more shared memory than a workgroup can have"),
     ("A01C", "memory.hang", "the kernel did not finish in time"),
+    (
+        "A01F",
+        "memory.uninitialised_buffer",
+        "an output or working memory was read before it was written",
+    ),
     ("A020", "compile_error", "the kernel source does not compile"),
     ("A021", "launch_refused", "the launcher refused a shape inside the kernel's contract"),
     ("A030", "relation.scale", "a power of two on an input is not one on the output"),

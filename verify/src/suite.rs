@@ -367,6 +367,7 @@ const CAUSES: &[&str] = &[
     "memory.overlapping_stores",
     "memory.data_race",
     "memory.uninitialised_lds",
+    "memory.uninitialised_buffer",
     "memory.hang",
     "memory.stack_overflow",
     "memory.unwritten_output",

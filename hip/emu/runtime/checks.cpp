@@ -149,8 +149,8 @@ struct LdsAccess {
     }
 };
 
-// Notes that `block` stored to a byte: keeps the two lowest blocks of this launch.
-void note_store(uint64_t* cell, uint32_t block) {
+// Notes that `block` stored to a byte, or read it: keeps the two lowest blocks of this launch.
+void note_block(uint64_t* cell, uint32_t block) {
     const uint32_t id = block + 1;
     uint64_t seen = __atomic_load_n(cell, __ATOMIC_RELAXED);
     for (;;) {
@@ -189,11 +189,26 @@ void check_global(Worker& worker, const uint8_t* address, size_t bytes, const vo
     const Buffer& buffer = o.buffers[worker.last_buffer];
     const bool allowed = inside(buffer) && (access == Access::Read || buffer.writable != 0);
     if (!allowed) report_bad_access(worker, address, access, pc);
-    if (buffer.stores == nullptr || kind == Kind::Read) return;
+    if (buffer.stores == nullptr) return;
     uint64_t* cell = buffer.stores + (address - buffer.data);
+    if (kind == Kind::Read) {
+        bool unset = false;
+        for (size_t i = 0; i < bytes; ++i) {
+            note_block(&buffer.loads[address - buffer.data + i], static_cast<uint32_t>(worker.block));
+            unset |= __atomic_load_n(cell + i, __ATOMIC_RELAXED) == 0;
+        }
+        if (unset && buffer.initialised == 0) {
+            Finding f = worker.locate(FindingKind::UninitialisedBuffer);
+            f.buffer = static_cast<int32_t>(&buffer - o.buffers);
+            f.pc = relative(worker, pc);
+            f.offset = address - buffer.data;
+            worker.record(f);
+        }
+        return;
+    }
     for (size_t i = 0; i < bytes; ++i) {
         if (kind == Kind::Write) {
-            note_store(cell + i, static_cast<uint32_t>(worker.block));
+            note_block(cell + i, static_cast<uint32_t>(worker.block));
         } else {
             // Atomics of different blocks may meet: only that the byte was stored to.
             uint64_t unset = 0;

@@ -78,37 +78,60 @@ void Session::merge_findings() {
     findings = std::move(merged);
 }
 
-void Session::find_overlapping_stores(const LaunchRequest& request) {
+// Two different blocks of which one stored to a byte and the other read it, if there are such.
+static bool read_elsewhere(uint64_t stores, uint64_t loads, uint32_t& writer, uint32_t& reader) {
+    for (const uint32_t w : {static_cast<uint32_t>(stores), static_cast<uint32_t>(stores >> 32)}) {
+        for (const uint32_t r : {static_cast<uint32_t>(loads), static_cast<uint32_t>(loads >> 32)}) {
+            if (w == 0 || w == kStoredEarlier || r == 0 || w == r) continue;
+            writer = w;
+            reader = r;
+            return true;
+        }
+    }
+    return false;
+}
+
+// Blocks of a launch are not ordered: where one stores what another stores or reads, the result
+// depends on chance.
+void Session::find_conflicts_of_blocks(const LaunchRequest& request) {
     for (size_t i = 0; i < options.buffer_count; ++i) {
         const Buffer& buffer = options.buffers[i];
         if (buffer.stores == nullptr) continue;
-        Finding finding{};
+        Finding overlap{}, race{};
+        const auto note = [](Finding& finding, size_t byte, uint32_t first, uint32_t second) {
+            if (finding.count++ != 0) return;
+            finding.offset = static_cast<int64_t>(byte);
+            finding.block = first - 1;
+            finding.block2 = second - 1;
+        };
         for (size_t byte = 0; byte < buffer.bytes; ++byte) {
             uint64_t& cell = buffer.stores[byte];
             const auto first = static_cast<uint32_t>(cell);
             const auto second = static_cast<uint32_t>(cell >> 32);
-            if (second != 0) {
-                if (finding.count++ == 0) {
-                    finding.offset = static_cast<int64_t>(byte);
-                    finding.block = first - 1;
-                    finding.block2 = second - 1;
-                }
-            }
+            if (second != 0) note(overlap, byte, first, second);
+            uint32_t writer, reader;
+            if (read_elsewhere(cell, buffer.loads[byte], writer, reader))
+                note(race, byte, writer, reader);
             if (cell != 0) cell = kStoredEarlier;
+            buffer.loads[byte] = 0;
         }
-        if (finding.count == 0) continue;
-        finding.kind = FindingKind::OverlappingStores;
-        finding.buffer = static_cast<int32_t>(i);
-        finding.symbol = -1;
-        finding.launch = launches;
-        const auto place = [&](uint64_t block, uint32_t at[3]) {
-            at[0] = static_cast<uint32_t>(block % request.grid.x);
-            at[1] = static_cast<uint32_t>(block / request.grid.x % request.grid.y);
-            at[2] = static_cast<uint32_t>(block / request.grid.x / request.grid.y);
+        const auto report = [&](Finding& finding, FindingKind kind) {
+            if (finding.count == 0) return;
+            finding.kind = kind;
+            finding.buffer = static_cast<int32_t>(i);
+            finding.symbol = -1;
+            finding.launch = launches;
+            const auto place = [&](uint64_t block, uint32_t at[3]) {
+                at[0] = static_cast<uint32_t>(block % request.grid.x);
+                at[1] = static_cast<uint32_t>(block / request.grid.x % request.grid.y);
+                at[2] = static_cast<uint32_t>(block / request.grid.x / request.grid.y);
+            };
+            place(finding.block, finding.block_at);
+            place(finding.block2, finding.block2_at);
+            findings.push_back(finding);
         };
-        place(finding.block, finding.block_at);
-        place(finding.block2, finding.block2_at);
-        findings.push_back(finding);
+        report(overlap, FindingKind::OverlappingStores);
+        report(race, FindingKind::GlobalRace);
     }
 }
 

@@ -10,14 +10,17 @@
 namespace assay_emu {
 
 // A device buffer: `data` lies somewhere in `span`, whose other pages are not
-// accessible. `stores` has one cell a byte in checked runs and is null otherwise.
+// accessible. `stores` and `loads` have one cell a byte in checked runs, and are null otherwise.
+// `initialised` says whether it holds something before the first launch.
 struct Buffer {
     uint8_t* span;
     size_t span_bytes;
     uint8_t* data;
     size_t bytes;
     uint64_t* stores;
+    uint64_t* loads;
     uint32_t writable;
+    uint32_t initialised;
 };
 
 // A __shared__ variable, relative to the module's anchor variable.
@@ -55,6 +58,8 @@ enum class FindingKind : uint32_t {
     InactiveLane = 10,
     Hang = 11,
     StackOverflow = 12,
+    GlobalRace = 13,
+    UninitialisedBuffer = 14,
 };
 
 enum class Access : uint32_t { Read = 0, Write = 1, Unknown = 2 };

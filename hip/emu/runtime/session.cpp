@@ -95,7 +95,7 @@ int Session::launch(const LaunchRequest& request) {
         hang.launch = launches;
         findings.push_back(hang);
     }
-    find_overlapping_stores(request);
+    find_conflicts_of_blocks(request);
     merge_findings();
     ++launches;
     return completed ? kSuccess : kLaunchFailure;

@@ -28,7 +28,7 @@ struct Session {
 
 private:
     bool wait_for(std::vector<std::unique_ptr<Worker>>& workers);
-    void find_overlapping_stores(const LaunchRequest& request);
+    void find_conflicts_of_blocks(const LaunchRequest& request);
     void merge_findings();
 };
 
@@ -41,8 +41,8 @@ void report_array_overrun(const char* type, uint32_t line, const void* pc);
 [[noreturn]] void report_bad_access(Worker& worker, const uint8_t* address, Access access,
                                     const void* pc);
 
-// A cell of Buffer::stores: the two lowest blocks that stored to the byte in this
-// launch, each plus one, or kStoredEarlier in the lower half.
+// A cell of Buffer::stores or ::loads: the two lowest blocks that stored to the byte, or read
+// it, in this launch, each plus one; of stores also kStoredEarlier in the lower half.
 constexpr uint32_t kStoredEarlier = 0xffffffffu;
 
 // signals.cpp

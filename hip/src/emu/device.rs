@@ -18,6 +18,8 @@ pub enum Role {
     Out,
     /// Read and written in place.
     InOut,
+    /// Working memory: written and read, holds nothing before the launch.
+    Scratch,
 }
 
 /// Where a buffer lies in its pages: the guarded end shows accesses past it exactly.
@@ -69,8 +71,10 @@ pub(super) struct Allocation {
     pages: usize,
     page_bytes: usize,
     data: usize,
-    /// One cell a byte, for checked launches; see `note_store` in the runtime.
+    /// One cell a byte, for checked launches; see `note_block` in the runtime.
     stores: Vec<u64>,
+    /// The same for loads.
+    loads: Vec<u64>,
 }
 
 /// Memory of an emulated device.
@@ -143,6 +147,7 @@ impl Device {
             page_bytes,
             data,
             stores: Vec::new(),
+            loads: Vec::new(),
         });
         let buffer = Buffer(self.allocations.len() - 1);
         self.protect(buffer, libc::PROT_READ | libc::PROT_WRITE)?;
@@ -234,18 +239,22 @@ impl Device {
         let base = self.base;
         let describe = |allocation: &mut Allocation| {
             let writable = allocation.role != Role::In;
-            allocation.stores =
-                if checked && writable { vec![0; allocation.bytes] } else { vec![] };
+            let cells = if checked && writable { allocation.bytes } else { 0 };
+            allocation.stores = vec![0; cells];
+            allocation.loads = vec![0; cells];
+            let pointer = |cells: &mut Vec<u64>| match cells.as_mut_slice() {
+                [] => ptr::null_mut(),
+                cells => cells.as_mut_ptr(),
+            };
             ffi::Buffer {
                 span: base.wrapping_add(allocation.span),
                 span_bytes: allocation.span_bytes,
                 data: base.wrapping_add(allocation.data),
                 bytes: allocation.bytes,
-                stores: match allocation.stores.as_mut_slice() {
-                    [] => ptr::null_mut(),
-                    cells => cells.as_mut_ptr(),
-                },
+                stores: pointer(&mut allocation.stores),
+                loads: pointer(&mut allocation.loads),
                 writable: u32::from(writable),
+                initialised: u32::from(matches!(allocation.role, Role::In | Role::InOut)),
             }
         };
         Ok(self.allocations.iter_mut().map(describe).collect())

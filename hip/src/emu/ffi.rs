@@ -11,7 +11,9 @@ pub(super) struct Buffer {
     pub(super) data: *mut u8,
     pub(super) bytes: usize,
     pub(super) stores: *mut u64,
+    pub(super) loads: *mut u64,
     pub(super) writable: u32,
+    pub(super) initialised: u32,
 }
 
 /// `assay_emu::LdsSymbol`.

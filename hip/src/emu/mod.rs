@@ -7,7 +7,7 @@
 //!
 //! What the emulator does not model: timing, caches, occupancy, the registers a kernel
 //! needs, and progress of one thread while another spins (a spin lock hangs here). On
-//! global memory it finds stores of different blocks to the same bytes, not other races.
+//! global memory it finds races between blocks, not between threads of one block.
 //! Dynamic LDS is declared by `HIP_DYNAMIC_SHARED`, not by `extern __shared__`.
 //! Functions whose last bits differ between devices come from the emulator's own
 //! header; see [`LaunchOptions::ulps`](crate::LaunchOptions::ulps).

@@ -149,7 +149,7 @@ impl Module {
         options: &LaunchOptions,
         call: impl Fn() -> i32,
     ) -> Result<LaunchReport, Error> {
-        let before = device.save(|role| role == Role::InOut);
+        let before = device.save(|role| matches!(role, Role::InOut | Role::Scratch));
         let mut report = self.run_once(device, options, &call)?;
         if report.status != LaunchStatus::Completed {
             return Ok(report); // what a stopped block left unwritten is no finding of its own

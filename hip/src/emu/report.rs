@@ -121,6 +121,19 @@ fn name(finding: &Resolved, context: &Context<'_>) -> MemoryFinding {
             bytes: times,
             blocks: [raw.block_at, raw.block2_at],
         },
+        13 => MemoryFinding::GlobalRace {
+            buffer,
+            offset: offset as usize,
+            bytes: times,
+            blocks: [raw.block_at, raw.block2_at],
+        },
+        14 => MemoryFinding::UninitialisedBuffer {
+            buffer,
+            offset: offset as usize,
+            line,
+            site,
+            times,
+        },
         7 => MemoryFinding::BarrierDivergence {
             kind: Divergence::ExitedBefore { line: raw.line },
             site,
