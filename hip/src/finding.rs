@@ -154,6 +154,7 @@ fn beyond(offset: i64, bytes: usize) -> String {
     match offset - bytes as i64 {
         _ if offset < 0 => format!("{} bytes before the start", -offset),
         0 => "right past the end".to_owned(),
+        past if past < 0 => format!("from {} bytes before the end and across it,", -past),
         past => format!("{past} bytes past the end"),
     }
 }

@@ -203,6 +203,13 @@ fn params_that_would_change_the_result_are_refused() {
     );
     let last = refusal("argmax", Dtype::F32, serde_json::json!({ "tie": "last" }), &half);
     assert!(last.starts_with("argmax: params: expected the defaults"), "{last}");
+    // Square, so that the shapes do not tell the layouts apart.
+    let square = [("x", zeros(Dtype::Bf16, &[2, 8])), ("weight", zeros(Dtype::Bf16, &[8, 8]))];
+    for kernel in ["gemm_bf16", "gemv_bf16", "gemm_bf16_splitk"] {
+        let other =
+            refusal(kernel, Dtype::Bf16, serde_json::json!({ "layout": "in_out" }), &square);
+        assert!(other.starts_with(&format!("{kernel}: params: expected")), "{other}");
+    }
 }
 
 #[test]

@@ -147,6 +147,17 @@ fn out_of_bounds_write_at_both_ends() {
     }
 }
 
+/// A wide store that begins inside an output is out of bounds, and modifies no input.
+#[test]
+fn out_of_bounds_write_across_the_end() {
+    let across = Probe { n: 127, ..Probe::new("store_across", Checked) };
+    let finding = only(&across, LaunchStatus::Aborted);
+    assert_eq!(finding.code(), "memory.out_of_bounds_write");
+    let text = finding.to_string();
+    let start = "writes from 4 bytes before the end and across it, of out (512 bytes) at line 5";
+    assert!(text.starts_with(start), "{text}");
+}
+
 #[test]
 fn out_of_bounds_read_at_both_ends() {
     for mode in [Plain, Checked] {

@@ -48,7 +48,8 @@ pub struct EditReport {
     pub named: Option<String>,
     /// The name that is right.
     pub expected: Option<String>,
-    /// For a mutant, whether the name given is the right one; for a control, whether it passed.
+    /// For a mutant, whether the name given is the right one, which `unexplained` never is; for a control,
+    /// whether it passed.
     pub right: bool,
     /// All findings.
     pub findings: Vec<Finding>,
@@ -58,7 +59,15 @@ pub struct EditReport {
     pub only_sanitize: bool,
 }
 
+/// What is found where no name is.
+const NAMELESS: &str = "unexplained";
+
 impl EditReport {
+    /// Whether the catalogue has no name for the mutant.
+    pub fn is_nameless(&self) -> bool {
+        self.expected.as_deref() == Some(NAMELESS)
+    }
+
     /// A mutant is caught, a control passes.
     pub fn is_good(&self) -> bool {
         match self.kind {
@@ -115,7 +124,7 @@ fn grade(edit: &Edit, report: KernelReport) -> EditReport {
     let caught = !report.judgement.verdict.is_pass();
     let named = findings.first().map(|f| f.name.clone());
     let right = match edit.kind {
-        Kind::Mutant => named.is_some() && named == edit.expected,
+        Kind::Mutant => named == edit.expected && named.as_deref().is_some_and(|n| n != NAMELESS),
         Kind::Control => !caught,
     };
     let conventions = match report.judgement.verdict {

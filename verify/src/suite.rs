@@ -13,7 +13,7 @@ use serde::Serialize;
 
 use crate::families::{self, Generated};
 use crate::finding::Finding;
-use crate::judge::{Judgement, Observation, Options, Unseen, Verdict, judge, judge_outputs};
+use crate::judge::{Judgement, Observation, Options, Unseen, Verdict, judge_all};
 use crate::ledger::Evidence;
 use crate::relations::{self, Claims};
 use crate::subject::Subject;
@@ -255,10 +255,7 @@ pub fn check_backend(
         Profile::Power => Unseen::Nothing,
     };
     let options = Options { scope: Scope::Kernel, unseen, preset: None };
-    let mut judgement = judge(kernel.op, &observations, options)?;
-    for (output, other) in judge_outputs(kernel.op, &others, options)? {
-        judgement = judgement.with(output, other);
-    }
+    let mut judgement = judge_all(kernel.op, &observations, &others, options)?;
     if judgement.verdict.is_pass() {
         // A fault with a name says more than a relation that it breaks.
         let claims = Claims { batch_invariant: true, scope: Scope::Kernel };

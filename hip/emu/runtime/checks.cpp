@@ -293,8 +293,10 @@ void report_bad_access(Worker& worker, const uint8_t* address, Access access, co
         f.buffer = index;
         f.offset = address - buffer.data;
         const bool inside = address >= buffer.data && address < buffer.data + buffer.bytes;
-        f.kind = inside && access != Access::Read ? FindingKind::InputModified
-                                                  : FindingKind::OutOfBounds;
+        // A store that begins in an output and crosses its end modifies no input.
+        const bool input = inside && buffer.writable == 0;
+        f.kind = input && access != Access::Read ? FindingKind::InputModified
+                                                 : FindingKind::OutOfBounds;
     } else if (static_cast<size_t>(address - mapping) < kDynamicLdsMapping) {
         f.kind = FindingKind::LdsOverrun;
         f.symbol = kDynamicSymbol;

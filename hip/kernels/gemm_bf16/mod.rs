@@ -7,9 +7,10 @@
 use std::ffi::{c_int, c_void};
 use std::ptr;
 
-use assay_reference::ops::matmul::Matmul;
+use assay_reference::ops::matmul::{Layout, Matmul};
 use assay_reference::{Case, Dtype, Tensor};
 
+use super::linear;
 use crate::backend::{Backend, Call, Launched};
 use crate::contract::Contract;
 use crate::error::Error;
@@ -90,10 +91,7 @@ pub(super) fn run(
     case: &Case,
     options: &LaunchOptions,
 ) -> Result<Launched, Error> {
-    let params = case.params::<Matmul>()?;
-    if params.alpha != 1.0 {
-        return Err(Contract(NAME).refuse("alpha", "1", params.alpha));
-    }
+    linear::plain(Contract(NAME), &case.params::<Matmul>()?, Layout::OutIn)?;
     let args = Args {
         x: super::tensor(NAME, case, "x")?,
         weight: super::tensor(NAME, case, "weight")?,

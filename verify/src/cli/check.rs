@@ -9,7 +9,9 @@ use clap::{Args, ValueEnum};
 use rayon::prelude::*;
 use serde::Serialize;
 
-use super::{FINDINGS, HtmlArgs, JsonArgs, JunitArgs, PASS, SKIPPED, progress, replay};
+use super::{
+    FINDINGS, HtmlArgs, JsonArgs, JunitArgs, PASS, SKIPPED, progress, read_source, replay,
+};
 use crate::families::Values;
 use crate::judge::Verdict;
 use crate::ledger::{self, Entry};
@@ -143,14 +145,7 @@ pub(super) fn selected(names: &[String]) -> anyhow::Result<Vec<&'static Kernel>>
 }
 
 fn run_kernels(args: &CheckArgs, kernels: &[&Kernel], start: Instant) -> anyhow::Result<u8> {
-    let source = args
-        .source
-        .as_ref()
-        .map(|path| {
-            std::fs::read_to_string(path)
-                .with_context(|| format!("{}: cannot be read", path.display()))
-        })
-        .transpose()?;
+    let source = args.source.as_deref().map(read_source).transpose()?;
     if source.is_some() && kernels.len() != 1 {
         bail!("--source needs exactly one --kernel, whose launcher the file defines");
     }

@@ -3,9 +3,11 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use anyhow::{Context, bail, ensure};
+use anyhow::{bail, ensure};
 use assay_hip::engine::Kernels;
 use clap::{Args, ValueEnum};
+
+use super::read_source;
 
 /// Where kernels run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -36,9 +38,7 @@ impl OnKernels {
             if assay_hip::kernel(name).is_none() {
                 bail!("unknown kernel `{name}`; `assay list kernels` names them");
             }
-            let source = std::fs::read_to_string(path)
-                .with_context(|| format!("{}: cannot be read", path.display()))?;
-            sources.insert(name.as_str(), source);
+            sources.insert(name.as_str(), read_source(path)?);
         }
         match self {
             OnKernels::Emu => Ok(Kernels::emulated(&sources)?),

@@ -12,10 +12,12 @@ mod replay;
 mod resources;
 mod run;
 
-use std::io::Write;
-use std::path::PathBuf;
+use std::fs::File;
+use std::io::{Read, Write};
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use anyhow::Context;
 use assay_reference::arith::fenv::DefaultEnv;
 use clap::{Args, Parser, Subcommand};
 
@@ -160,6 +162,23 @@ fn say(text: &str, to_stderr: bool) {
     } else {
         std::io::stdout().write_all(text.as_bytes())
     };
+}
+
+/// The largest kernel source that is read, far above any by hand.
+const MAX_SOURCE: u64 = 4 << 20;
+
+/// The text of a kernel source, from a file or a pipe.
+///
+/// # Errors
+/// When it cannot be read, is not UTF-8, or is larger than [`MAX_SOURCE`].
+fn read_source(path: &Path) -> anyhow::Result<String> {
+    let mut text = String::new();
+    let read = File::open(path).and_then(|f| f.take(MAX_SOURCE + 1).read_to_string(&mut text));
+    let read = read.with_context(|| format!("{}: cannot be read", path.display()))?;
+    if read as u64 > MAX_SOURCE {
+        anyhow::bail!("{}: has more than {MAX_SOURCE} bytes: no kernel source", path.display());
+    }
+    Ok(text)
 }
 
 /// Parses the arguments, runs the command and returns the process's exit code.

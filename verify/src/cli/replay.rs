@@ -7,7 +7,7 @@ use anyhow::{Context, bail, ensure};
 use clap::Args;
 use serde::Serialize;
 
-use super::{JsonArgs, check, say};
+use super::{JsonArgs, check, read_source, say};
 use crate::judge::{Judgement, Unseen};
 use crate::ledger::Evidence;
 use crate::replay::{Bench, Replay, Trial, capture, shrink};
@@ -114,8 +114,7 @@ fn rerun(args: &ReplayArgs, name: &String, replay: &Replay) -> anyhow::Result<Tr
         replay.case.op
     );
     let source = match &args.source {
-        Some(path) => std::fs::read_to_string(path)
-            .with_context(|| format!("{}: cannot be read", path.display()))?,
+        Some(path) => read_source(path)?,
         None if args.rerun => replay.source.clone().context(
             "--rerun needs a source in the file, which has none; name one with --source",
         )?,

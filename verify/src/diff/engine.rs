@@ -18,7 +18,7 @@ use assay_reference::{Dtype, Tensor};
 use super::{DiffReport, NodeReport};
 use crate::finding::Finding;
 use crate::forward;
-use crate::judge::{Observation, Options, Unseen, Verdict, judge, judge_outputs};
+use crate::judge::{Observation, Options, Unseen, Verdict, judge_all};
 
 /// What the engine runs.
 #[derive(Clone, Debug)]
@@ -93,10 +93,7 @@ impl Place {
         let options = Options { scope: Scope::Kernel, unseen: Unseen::Nothing, preset: None };
         // The first output goes by the kernel's name for it, further ones by the op's.
         let (first, others) = self.outputs.split_first().expect("a launch has an output");
-        let mut judgement = judge(&self.op, &first.1, options)?;
-        for (output, of_it) in judge_outputs(&self.op, others, options)? {
-            judgement = judgement.with(output, of_it);
-        }
+        let mut judgement = judge_all(&self.op, &first.1, others, options)?;
         if !self.findings.is_empty() {
             judgement.verdict = Verdict::Fail { findings: self.findings };
         }

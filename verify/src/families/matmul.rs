@@ -5,7 +5,7 @@ use assay_reference::ops::Tensors;
 use assay_reference::{Dtype, Tensor};
 use serde_json::json;
 
-use super::{Generated, Values, generated};
+use super::{Generated, Values, generated, matmul_small};
 
 const UNIT: (&str, bool) = ("unit", false);
 const EXACT: (&str, bool) = ("exact", true);
@@ -55,6 +55,7 @@ pub(super) fn cases(seed: u64) -> Vec<Generated> {
     out.extend(few_rows(seed));
     // Parts of K that are whole vectors, over several tiles each way.
     out.push(unit((66, 70, 288, true), seed, 1.0));
+    out.push(matmul_small::row_parallel((4, 6, 48, true), seed));
     out.extend(drawn(seed));
     out
 }

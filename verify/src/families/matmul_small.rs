@@ -62,7 +62,7 @@ fn f16(
 }
 
 /// A layer whose reduction a split model splits.
-fn row_parallel(d: Dims, seed: u64) -> Generated {
+pub(super) fn row_parallel(d: Dims, seed: u64) -> Generated {
     let mut g = unit(d, seed, 1.0);
     g.case.params = json!({ "row_parallel": true });
     g.label += " row parallel";

@@ -194,32 +194,33 @@ pub fn examples<O: Op>() -> Vec<(O::Params, Tensors)> {
 /// The examples of `op`, of which `O` is the type or which it stands for, that the kernels' contracts
 /// allow: a kernel that takes no window cannot show what is wrong with one.
 pub fn kernel_examples<O: Op>(op: &str) -> Vec<(O::Params, Tensors)> {
-    let bf16_weight = |tensors: &Tensors| tensors["weight"].dtype() == Dtype::Bf16;
-    let unscaled =
-        |rope: &Value| rope.get("scaling").is_none_or(|scaling| scaling["rope_type"] == "default");
-    let within = |params: &Value, tensors: &Tensors| match op {
-        "matmul" => params.get("row_parallel").is_none() && params.get("alpha").is_none(),
-        "attention" => params.get("window").is_none(),
-        "gptq_gemm" => params["dequant"]["bits"] == 4,
-        "attention_paged" => params["attention"].get("window").is_none(),
-        "rms_norm" | "add_rms_norm" => bf16_weight(tensors),
-        "rope" => unscaled(params),
-        "qk_norm_rope" => {
-            bf16_weight(tensors) && unscaled(&params["rope"]) && tensors["x"].cols() == 128
-        }
-        _ => true,
-    };
-    // The other kernels are of bf16: what an f16 model can have wrong is not theirs.
-    let half = op == "gptq_gemm";
-    let dtype = |tensors: &Tensors| tensors.get("x").or(tensors.get("q")).map(Tensor::dtype);
     let parse = |(params, tensors)| Some((O::parse(op, &params).ok()?, tensors));
     examples_of(op)
         .into_iter()
-        .filter(|(params, tensors)| {
-            within(params, tensors) && (half || dtype(tensors) != Some(Dtype::F16))
-        })
+        .filter(|(params, tensors)| within_contracts(op, params, tensors))
         .filter_map(parse)
         .collect()
+}
+
+/// Whether a kernel could take an example of `op`: what each refuses, whatever the sizes.
+fn within_contracts(op: &str, params: &Value, tensors: &Tensors) -> bool {
+    let bf16_weight = || tensors["weight"].dtype() == Dtype::Bf16;
+    let unscaled =
+        |rope: &Value| rope.get("scaling").is_none_or(|scaling| scaling["rope_type"] == "default");
+    // The other kernels are of bf16: what an f16 model can have wrong is not theirs.
+    let half = op == "gptq_gemm";
+    let dtype = tensors.get("x").or(tensors.get("q")).map(Tensor::dtype);
+    let within = match op {
+        "matmul" => params.get("alpha").is_none(),
+        "attention" => params.get("window").is_none(),
+        "gptq_gemm" => params["dequant"]["bits"] == 4,
+        "attention_paged" => params["attention"].get("window").is_none(),
+        "rms_norm" | "add_rms_norm" => bf16_weight(),
+        "rope" => unscaled(params),
+        "qk_norm_rope" => bf16_weight() && unscaled(&params["rope"]) && tensors["x"].cols() == 128,
+        _ => true,
+    };
+    within && (half || dtype != Some(Dtype::F16))
 }
 
 fn examples_of(op: &str) -> Vec<(Value, Tensors)> {

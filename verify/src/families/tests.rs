@@ -4,10 +4,12 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use assay_reference::Tensor;
-use assay_reference::ops::{self, Erased, Op, OutSpec, Scope, Tile};
+use assay_reference::ops::{self, Erased, Op, OutSpec, Scope, Tensors, Tile};
+use assay_reference::{Case, Dtype, Tensor};
 
-use super::{COINCIDE, Generated, cases, describe, examples_of, power_cases, separates};
+use super::{
+    COINCIDE, Generated, cases, describe, examples_of, power_cases, separates, within_contracts,
+};
 use crate::judge::{Observation, Options, Unseen, Verdict, judge_output, shown};
 
 fn valid_and_told_apart(op: &str, all: &[Generated]) {
@@ -30,6 +32,26 @@ fn small_cases_are_valid_and_told_apart() {
 #[ignore = "draws some 30 million values: cargo test -p assay-verify --lib families -- --ignored"]
 fn all_cases_are_valid_and_told_apart() {
     ops::NAMES.iter().for_each(|op| valid_and_told_apart(op, &cases(op, 3)));
+}
+
+/// What a pass of a kernel does not list as unseen is what the kernel does not take.
+#[test]
+fn only_examples_that_every_kernel_refuses_are_left_out() {
+    let mut left_out = 0;
+    for kernel in assay_hip::kernels() {
+        for (params, tensors) in examples_of(kernel.op) {
+            if within_contracts(kernel.op, &params, &tensors) {
+                continue;
+            }
+            let (op, family, outputs) = (kernel.op.into(), "unit".into(), Tensors::new());
+            let case = Case { op, params, dtype: Dtype::Bf16, tensors, outputs, family, seed: 0 };
+            let refused = kernel.accepts(&case);
+            let refused_by_name = matches!(refused, Err(assay_hip::Error::Argument { .. }));
+            assert!(refused_by_name, "{}: {} {refused:?}", kernel.name, case.params);
+            left_out += 1;
+        }
+    }
+    assert!(left_out > 10, "{left_out}");
 }
 
 #[test]

@@ -35,6 +35,8 @@ pub(super) struct Subject<'a, O: Op> {
     pub(super) runs: &'a [Run<'a, O>],
     pub(super) baselines: &'a [Baseline],
     pub(super) conventions: &'a [Convention<O>],
+    /// Runs of the other outputs of the same launches.
+    pub(super) beside: &'a [(Run<'a, O>, Baseline)],
     pub(super) progress: Progress,
 }
 
@@ -104,10 +106,17 @@ impl<O: Op> Subject<'_, O> {
 
     /// A run that passes but would have failed with the fault: then the fault is not in every path
     /// of the subject. A fault that does not apply to a case, or changes nothing there, does not
-    /// contradict it.
-    pub(super) fn contradiction(&self, wanted: &Key) -> Option<String> {
+    /// contradict it. Other outputs contradict it as well: what shows in one only is not a fault of both.
+    /// With `base`, only what that convention explains is a pass.
+    pub(super) fn contradiction(&self, wanted: &Key, base: Option<usize>) -> Option<String> {
+        let passing = |b: &Baseline| {
+            base.map_or_else(
+                || b.by_convention.iter().position(Option::is_some),
+                |c| b.accepts(c).then_some(c),
+            )
+        };
         let breaks = |(run, b): &(&Run<'_, O>, &Baseline)| {
-            let base = b.by_convention.iter().position(Option::is_some).unwrap_or(0);
+            let Some(base) = passing(b) else { return false };
             let setup = run.setup(&self.conventions[base].edits);
             let faults = O::faults(&setup.params, &setup.tensors);
             faults.iter().filter(|f| key(f) == *wanted).any(|fault| {
@@ -118,12 +127,12 @@ impl<O: Op> Subject<'_, O> {
                     || !run.compare(&wrong, &Tile::ALL).1.accepted()
             })
         };
-        self.runs
-            .par_iter()
-            .zip(self.baselines)
-            .filter(|(_, b)| b.passes())
-            .find_first(breaks)
-            .map(|(run, _)| run.observation.label.clone())
+        let own = self.runs.par_iter().zip(self.baselines).find_first(breaks);
+        if let Some((run, _)) = own {
+            return Some(run.observation.label.clone());
+        }
+        let other = self.beside.par_iter().map(|(run, b)| (run, b)).find_first(breaks);
+        other.map(|(run, _)| format!("{}, {}", run.observation.label, run.spec.name))
     }
 }
 

@@ -18,14 +18,63 @@ type ByRun = BTreeMap<usize, Vec<Explanation>>;
 /// Each fault is found on a failing run. Runs that no fault explains are reported as such. Returns
 /// the verdict and the number of hypotheses tried.
 pub(super) fn name<O: Op>(subject: &Subject<'_, O>) -> (Verdict, usize) {
-    let Subject { runs, baselines, conventions, progress } = subject;
-    let mut failing: Vec<usize> = (0..runs.len()).filter(|&i| !baselines[i].passes()).collect();
-    // Runs whose inputs leave too much uncertain name nothing, unless there are no others.
+    let Subject { baselines, conventions, .. } = subject;
+    let bases = plausible_bases(baselines, conventions);
+    let failing = failing(subject, |b| !b.passes());
+    let found = attempt(subject, &failing, &bases, None);
+    let mut tried = found.tried;
+    if 2 * found.open.len() <= failing.len() {
+        return (found.verdict, tried);
+    }
+    // A run that is too small to say much may pass under another convention than the subject's, by the
+    // fault itself: then one fault on top of the subject's explains that run as well.
+    for c in (0..conventions.len()).filter(|c| !conventions[*c].rare && !bases.contains(c)) {
+        let failing = self::failing(subject, |b| !b.accepts(c));
+        let Some(&smallest) = failing.first().filter(|_| subject.progress.goes_on()) else { break };
+        let (explained, count) = subject.explain(smallest, &[c], None);
+        tried += count;
+        if !explained.is_empty() {
+            let other = attempt(subject, &failing, &[c], Some(c));
+            tried += other.tried;
+            if other.named == 1 && other.open.is_empty() {
+                return (other.verdict, tried);
+            }
+        }
+    }
+    (found.verdict, tried)
+}
+
+/// The runs that fail, from small to large. Those whose inputs leave too much uncertain name nothing,
+/// unless there are no others.
+fn failing<O: Op>(subject: &Subject<'_, O>, fails: impl Fn(&Baseline) -> bool) -> Vec<usize> {
+    let Subject { runs, baselines, .. } = subject;
+    let mut failing: Vec<usize> = (0..runs.len()).filter(|&i| fails(&baselines[i])).collect();
     if failing.iter().any(|&i| !baselines[i].defaults.is_vague()) {
         failing.retain(|&i| !baselines[i].defaults.is_vague());
     }
     failing.sort_by_key(|&i| (runs[i].size(), i));
-    let bases = plausible_bases(baselines, conventions);
+    failing
+}
+
+/// What was found on top of some conventions.
+struct Attempt {
+    verdict: Verdict,
+    /// Faults that were named.
+    named: usize,
+    /// Runs that none explains.
+    open: Vec<usize>,
+    tried: usize,
+}
+
+/// Faults on top of `bases` that explain the runs `failing`. With `base`, the others are those that this
+/// convention explains.
+fn attempt<O: Op>(
+    subject: &Subject<'_, O>,
+    failing: &[usize],
+    bases: &[usize],
+    base: Option<usize>,
+) -> Attempt {
+    let Subject { runs, progress, .. } = subject;
     if let Some(&i) = failing.first() {
         let faults = O::faults(&runs[i].base.params, &runs[i].base.tensors).len();
         progress.expect(failing.len().min(SEARCHED) * bases.len() * faults);
@@ -36,10 +85,10 @@ pub(super) fn name<O: Op>(subject: &Subject<'_, O>) -> (Verdict, usize) {
     for (n, &i) in failing.iter().enumerate() {
         let searched = n < SEARCHED && progress.goes_on();
         let only = (!searched).then_some(keys.as_slice());
-        let (mut found, count) = subject.explain(i, &bases, only);
+        let (mut found, count) = subject.explain(i, bases, only);
         tried += count;
         if found.is_empty() && n >= SEARCHED && !keys.is_empty() && progress.goes_on() {
-            let (more, count) = subject.explain(i, &bases, None);
+            let (more, count) = subject.explain(i, bases, None);
             tried += count;
             found = more;
         }
@@ -50,32 +99,32 @@ pub(super) fn name<O: Op>(subject: &Subject<'_, O>) -> (Verdict, usize) {
     }
     let contradicted: BTreeMap<Key, String> = keys
         .into_iter()
-        .filter_map(|k| subject.contradiction(&k).map(|label| (k, label)))
+        .filter_map(|k| subject.contradiction(&k, base).map(|label| (k, label)))
         .collect();
-    let (cover, open) = cover(&failing, &by_run, &contradicted);
-    let mut rest = pattern::unexplained::<O>(subject, &open);
-    if let (Verdict::Unexplained { pattern }, Some(note)) = (&mut rest, progress.note()) {
+    let (cover, open) = cover(failing, &by_run, &contradicted);
+    let mut verdict = pattern::unexplained::<O>(subject, &open);
+    if let (Verdict::Unexplained { pattern }, Some(note)) = (&mut verdict, progress.note()) {
         *pattern += &format!("; {note}");
     }
-    if cover.is_empty() {
-        return (rest, tried);
+    if !cover.is_empty() {
+        let mut findings: Vec<Finding> = cover
+            .iter()
+            .map(|(key, explained)| {
+                let mut f = finding::<O>(subject, key, explained, &by_run, &contradicted);
+                if let Some(label) = contradicted.get(key) {
+                    f.text += &format!("; not in every case: {label} is right");
+                }
+                f
+            })
+            .collect();
+        if !open.is_empty() {
+            // What explains the smaller part comes second.
+            let at = if 2 * open.len() > failing.len() { 0 } else { findings.len() };
+            findings.splice(at..at, verdict.findings());
+        }
+        verdict = Verdict::Fail { findings };
     }
-    let mut findings: Vec<Finding> = cover
-        .iter()
-        .map(|(key, explained)| {
-            let mut f = finding::<O>(subject, key, explained, &by_run);
-            if let Some(label) = contradicted.get(key) {
-                f.text += &format!("; not in every case: {label} is right");
-            }
-            f
-        })
-        .collect();
-    if !open.is_empty() {
-        // What explains the smaller part comes second.
-        let at = if 2 * open.len() > failing.len() { 0 } else { findings.len() };
-        findings.splice(at..at, rest.findings());
-    }
-    (Verdict::Fail { findings }, tried)
+    Attempt { verdict, named: cover.len(), open, tried }
 }
 
 /// Conventions that every passing run allows, or all common ones when none passes.
@@ -155,6 +204,7 @@ fn finding<O: Op>(
     key: &Key,
     explained: &[usize],
     by_run: &ByRun,
+    contradicted: &BTreeMap<Key, String>,
 ) -> Finding {
     let run = &subject.runs[explained[0]];
     let example = by_run[&explained[0]].iter().find(|e| e.key == *key);
@@ -168,7 +218,8 @@ fn finding<O: Op>(
     if explained.len() > 1 {
         text += &format!("; explains {} runs", explained.len());
     }
-    let others = equally_good(key, explained, by_run, O::name(&run.base.params));
+    let mut others = equally_good(key, explained, by_run, contradicted);
+    others.iter_mut().for_each(|slug| *slug = format!("{}.{slug}", O::name(&run.base.params)));
     if !others.is_empty() {
         text += &format!("; equally good here: {}", others.join(", "));
     }
@@ -179,16 +230,23 @@ fn finding<O: Op>(
     Finding { code: key.0.into(), name: format!("{}.{}", O::name(&run.base.params), key.1), text }
 }
 
-/// Other faults that explain all the same runs as tightly.
-fn equally_good(key: &Key, explained: &[usize], by_run: &ByRun, op: &str) -> Vec<String> {
+/// Other faults that explain all the same runs as tightly, and that no pass contradicts unless it does
+/// this one.
+fn equally_good(
+    key: &Key,
+    explained: &[usize],
+    by_run: &ByRun,
+    contradicted: &BTreeMap<Key, String>,
+) -> Vec<String> {
     let tight = |k: &Key, i: usize| {
         by_run[&i].iter().filter(|e| e.key == *k).map(|e| e.tightness).fold(f64::INFINITY, f64::min)
     };
     let mut names: Vec<String> = by_run[&explained[0]]
         .iter()
         .filter(|e| e.key.1 != key.1)
+        .filter(|e| contradicted.contains_key(key) || !contradicted.contains_key(&e.key))
         .filter(|e| explained.iter().all(|&i| tight(&e.key, i) <= tight(key, i) + 0.01))
-        .map(|e| format!("{op}.{}", e.key.1))
+        .map(|e| e.key.1.to_string())
         .collect();
     names.sort();
     names.dedup();

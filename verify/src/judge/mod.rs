@@ -32,6 +32,7 @@ use serde::Serialize;
 
 pub use accept::{Metrics, lambda};
 pub use near::near;
+pub use outputs::judge_all;
 pub use picture::{BINS, Histogram, Picture};
 pub use progress::{Searching, watch};
 
@@ -205,7 +206,7 @@ impl Judgement {
 /// # Errors
 /// When the op is unknown, or a case or output is not the op's.
 pub fn judge(op: &str, runs: &[Observation], options: Options) -> Result<Judgement> {
-    judge_one(op, None, runs, options)
+    judge_one(op, None, runs, &[], options)
 }
 
 /// Judges runs that hold the op's output of that name: each output of an op has its own verdict.
@@ -218,28 +219,16 @@ pub fn judge_output(
     runs: &[Observation],
     options: Options,
 ) -> Result<Judgement> {
-    judge_one(op, Some(output), runs, options)
+    judge_one(op, Some(output), runs, &[], options)
 }
 
-/// Judges each output by itself, in the order given.
-///
-/// # Errors
-/// As [`judge_output`].
-pub fn judge_outputs<'n>(
-    op: &str,
-    runs: &[(&'n str, Vec<Observation>)],
-    options: Options,
-) -> Result<Vec<(&'n str, Judgement)>> {
-    runs.iter()
-        .map(|(output, runs)| Ok((*output, judge_output(op, output, runs, options)?)))
-        .collect()
-}
-
-/// `output` is the op's first where `None`.
-fn judge_one(
+/// Judges runs of `output`, the op's first where `None`. `beside` are the other outputs of the same
+/// launches: a fault that would show in them, and does not, is not what is wrong here.
+pub(crate) fn judge_one(
     op: &str,
     output: Option<&str>,
     runs: &[Observation],
+    beside: &[(&str, &[Observation])],
     options: Options,
 ) -> Result<Judgement> {
     if !ops::NAMES.contains(&op) {
@@ -257,7 +246,7 @@ fn judge_one(
     if f64_runs > 0 && f64_runs < runs.len() {
         return Err(Error::Request("runs of f64 and of narrower dtypes are judged apart".into()));
     }
-    search::run::<Erased>(runs, output, options)
+    search::run::<Erased>(runs, output, beside, options)
 }
 
 /// The observed output with every element that the closest convention does not allow replaced by the

@@ -1,7 +1,36 @@
 //! The judgements of an op's outputs, put together for a report of one line a kernel.
 
-use super::{Judgement, Verdict};
+use assay_reference::Result;
+use assay_reference::ops::{Erased, Op};
+
+use super::{Judgement, Observation, Options, Verdict, judge_one};
 use crate::finding::Finding;
+
+/// Judges all outputs of a subject's launches: `first` holds the op's first output, `others` its further
+/// ones by name. Each is judged by itself, but what is wrong in one only is not called by the name of a
+/// fault that would show in another.
+///
+/// # Errors
+/// As [`judge_output`](super::judge_output).
+pub fn judge_all(
+    op: &str,
+    first: &[Observation],
+    others: &[(&str, Vec<Observation>)],
+    options: Options,
+) -> Result<Judgement> {
+    let mut all: Vec<(&str, &[Observation])> =
+        others.iter().map(|(name, runs)| (*name, runs.as_slice())).collect();
+    let mut judgement = judge_one(op, None, first, &all, options)?;
+    if let Some(run) = first.first().filter(|_| !others.is_empty()) {
+        let specs = Erased::open(&run.case)?.1;
+        all.extend(specs.first().map(|spec| (spec.name, first)));
+    }
+    for (output, runs) in others {
+        let beside: Vec<_> = all.iter().copied().filter(|(name, _)| name != output).collect();
+        judgement = judgement.with(output, judge_one(op, Some(*output), runs, &beside, options)?);
+    }
+    Ok(judgement)
+}
 
 impl Judgement {
     /// This judgement of some outputs with that of one more, `output`. A pass needs a convention that
@@ -80,7 +109,16 @@ fn joined(these: Verdict, output: &str, other: Verdict) -> Verdict {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
+    use assay_reference::ops::Scope;
+
+    use super::super::Unseen;
     use super::*;
+    use crate::families;
+    use crate::subject::native::Native;
+
+    const KERNEL: Options = Options { scope: Scope::Kernel, unseen: Unseen::Nothing, preset: None };
 
     fn pass(conventions: &[&str], unseen: &[&str]) -> Judgement {
         let owned = |names: &[&str]| names.iter().map(|n| (*n).to_string()).collect();
@@ -122,6 +160,31 @@ mod tests {
         }
         let kept = fail("not_deterministic").with("x", pass(&["defaults"], &[]));
         assert_eq!(kept.verdict, fail("not_deterministic").verdict);
+    }
+
+    /// On the output a norm of the old residual looks as a dropped addition, and on the residual a sum that
+    /// is not written back does: the other output tells.
+    #[test]
+    fn a_fault_of_one_output_is_not_called_by_one_of_both() {
+        let op = "add_rms_norm";
+        let cases = families::power_cases(op, 5).into_iter().take(4);
+        let cases: Vec<_> = cases.map(|g| (Arc::new(g.case), g.label, g.structured)).collect();
+        for slug in ["norm_of_old_residual", "residual_not_updated", "block_dropped"] {
+            let subject = Native::new(op).broken(slug, "");
+            let (mut first, mut residual) = (Vec::new(), Vec::new());
+            for (case, label, structured) in &cases {
+                let outputs = subject.outputs(case).expect("a native add_rms_norm");
+                for (name, output) in outputs {
+                    let (case, label) = (case.clone(), label.clone());
+                    let of = if name == "residual" { &mut residual } else { &mut first };
+                    of.push(Observation { case, output, label, structured: *structured });
+                }
+            }
+            let judgement = judge_all(op, &first, &[("residual", residual)], KERNEL);
+            let findings = judgement.expect("runs of the op").verdict.findings();
+            let names: Vec<&str> = findings.iter().map(|f| f.name.as_str()).collect();
+            assert_eq!(names, [format!("{op}.{slug}")], "{findings:#?}");
+        }
     }
 
     /// An output that nothing was verified of is no pass.

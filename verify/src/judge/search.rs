@@ -260,7 +260,7 @@ impl Baseline {
         }
     }
 
-    fn accepts(&self, convention: usize) -> bool {
+    pub(super) fn accepts(&self, convention: usize) -> bool {
         self.by_convention[convention].is_some()
     }
 
@@ -305,9 +305,11 @@ fn explaining<O: Op>(
     alive
 }
 
+/// Judges `runs` of one output; `beside` are those of the op's other outputs.
 pub(super) fn run<O: Op>(
     runs: &[Observation],
     output: Option<&str>,
+    beside: &[(&str, &[Observation])],
     options: Options,
 ) -> Result<Judgement> {
     let runs: Vec<Run<'_, O>> =
@@ -356,10 +358,12 @@ pub(super) fn run<O: Op>(
     judgement.verdict = if baselines.iter().all(Baseline::passes) {
         disagreement(&runs, &baselines, &conventions)
     } else {
+        let beside = others(beside, &conventions, options)?;
         let subject = Subject {
             runs: &runs,
             baselines: &baselines,
             conventions: &conventions,
+            beside: &beside,
             progress: Progress::new(O::name(&runs[0].base.params)),
         };
         let (verdict, tried) = faults::name::<O>(&subject);
@@ -367,6 +371,25 @@ pub(super) fn run<O: Op>(
         verdict
     };
     Ok(judgement)
+}
+
+/// The runs of other outputs, with what the first pass finds for each.
+fn others<'a, O: Op>(
+    beside: &[(&str, &'a [Observation])],
+    conventions: &[Convention<O>],
+    options: Options,
+) -> Result<Vec<(Run<'a, O>, Baseline)>> {
+    let open = |(output, runs): &(&str, &'a [Observation])| -> Vec<Result<Run<'a, O>>> {
+        runs.iter().map(|r| Run::new(r, Some(*output), options)).collect()
+    };
+    let runs: Vec<Run<'a, O>> = beside.iter().flat_map(open).collect::<Result<_>>()?;
+    let common: Vec<usize> = (0..conventions.len()).filter(|&c| !conventions[c].rare).collect();
+    let first = |run: Run<'a, O>| {
+        let mut baseline = Baseline::new(&run, conventions.len());
+        baseline.consider(&run, conventions, &common);
+        (run, baseline)
+    };
+    Ok(runs.into_par_iter().map(first).collect())
 }
 
 /// Fills in the judgement of a subject that a convention explains: a pass, unless the inputs say

@@ -8,10 +8,10 @@ use std::time::Duration;
 use anyhow::{Context, bail, ensure};
 use assay_hip::LaunchOptions;
 use assay_reference::ops::{Erased, Op, Scope};
-use assay_reference::{Case, Tensor};
+use assay_reference::{Case, Dtype, Tensor};
 
 use crate::families::Generated;
-use crate::judge::{Judgement, Observation, Options, Unseen, judge_output};
+use crate::judge::{Judgement, Observation, Options, Unseen, judge_one};
 
 /// A saved case. Only the case itself must be there: a case file made by hand is a replay too.
 #[derive(Clone, Debug, PartialEq)]
@@ -53,7 +53,7 @@ impl Replay {
         self.case.outputs = outputs.into_iter().collect();
     }
 
-    /// Judges the outputs in the file, each by itself. `unseen`: which faults that this case cannot see
+    /// Judges the outputs in the file, each with the others beside it. `unseen`: which faults that this case cannot see
     /// are listed with a pass.
     ///
     /// # Errors
@@ -70,19 +70,31 @@ impl Replay {
             format!("out.{name}: {} has no such output; it has {}", self.case.op, known())
         })?;
         let dtype = Erased::rounding(&setup.params, &setup.policy, index).dtype;
+        // Indices are whole numbers, whatever the dtype of what they point into.
+        let is_index = self.case.op == "argmax" && output.dtype() == Dtype::I32;
         ensure!(
-            output.dtype() == dtype,
+            is_index || output.dtype() == dtype,
             "out.{name}: expected {dtype}, as the case says, got {}",
             output.dtype()
         );
-        let run = Observation {
-            case: Arc::new(self.generated().case),
+        let case = Arc::new(self.generated().case);
+        let run = |output: &Tensor| Observation {
+            case: case.clone(),
             output: output.clone(),
             label: self.label.clone(),
             structured: self.structured,
         };
+        let others: Vec<(&str, Observation)> = self
+            .case
+            .outputs
+            .iter()
+            .filter(|(other, _)| *other != name)
+            .map(|(other, t)| (other.as_str(), run(t)))
+            .collect();
+        let beside: Vec<_> =
+            others.iter().map(|(other, o)| (*other, std::slice::from_ref(o))).collect();
         let options = Options { scope: Scope::Kernel, unseen, preset: None };
-        Ok(judge_output(&self.case.op, name, &[run], options)?)
+        Ok(judge_one(&self.case.op, Some(name), &[run(output)], &beside, options)?)
     }
 
     /// Writes the file, whole or not at all.

@@ -58,6 +58,17 @@ fn a_wrong_zero_point_shrinks_to_one_word() {
     assert_eq!(shape(&small, "qweight"), [1, 8]);
 }
 
+/// The case says f32, and the kernel stores i32.
+#[test]
+fn a_failing_argmax_is_captured() {
+    let argmax = kernel("argmax").expect("a kernel");
+    let bench = Bench::emulated(argmax, &edited(argmax, "last_dropped")).expect("compiles");
+    let replay = capture(&bench, "argmax.last_dropped", 1).expect("runs").expect("a case shows it");
+    let judged = replay.judge(Unseen::Nothing).expect("judged");
+    let findings = judged[0].1.verdict.findings();
+    assert_eq!(findings[0].name, "argmax.last_dropped", "{findings:#?}");
+}
+
 #[test]
 fn a_saved_case_is_read_back_and_judged_as_it_was() {
     let gptq = kernel("gptq_dequant").expect("a kernel");

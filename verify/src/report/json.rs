@@ -64,6 +64,17 @@ fn partial(target: &Path) -> PathBuf {
     target.with_file_name(format!(".{name}.part"))
 }
 
+/// What a symbolic link points to, so that the link stays one.
+fn real(target: &Path) -> PathBuf {
+    std::fs::canonicalize(target).unwrap_or_else(|_| target.to_owned())
+}
+
+/// Whether `target` is a file, or nothing yet. What else there is, as `/dev/null` or a pipe, is written to
+/// and stays what it is: a rename would put a file in its place.
+fn replaceable(target: &Path) -> bool {
+    std::fs::metadata(target).map_or(true, |about| about.is_file())
+}
+
 fn cannot(target: &Path, e: &std::io::Error) -> anyhow::Error {
     anyhow::anyhow!("{}: the report cannot be written: {e}", target.display())
 }
@@ -79,7 +90,10 @@ pub fn check_writable(target: &Path) -> anyhow::Result<()> {
     if target.is_dir() {
         anyhow::bail!("{}: the report cannot be written: is a folder", target.display());
     }
-    let partial = partial(target);
+    if !replaceable(target) {
+        return Ok(());
+    }
+    let partial = partial(&real(target));
     std::fs::File::create(&partial)
         .and_then(|_| std::fs::remove_file(&partial))
         .map_err(|e| cannot(target, &e))
@@ -93,7 +107,8 @@ pub fn write_json<T: Serialize>(target: &Path, report: &T) -> anyhow::Result<()>
     write_text(target, &(serde_json::to_string_pretty(report)? + "\n"))
 }
 
-/// Writes text to a file, whole or not at all, or to standard output for `-`.
+/// Writes text to a file, whole or not at all, to what is no file, as a pipe, or to standard output for
+/// `-`.
 ///
 /// # Errors
 /// When it cannot be written.
@@ -102,15 +117,46 @@ pub fn write_text(target: &Path, text: &str) -> anyhow::Result<()> {
         std::io::stdout().write_all(text.as_bytes())?;
         return Ok(());
     }
-    let partial = partial(target);
+    if !replaceable(target) {
+        let open = std::fs::File::options().write(true).open(target);
+        return open
+            .and_then(|mut file| file.write_all(text.as_bytes()))
+            .map_err(|e| cannot(target, &e));
+    }
+    let real = real(target);
+    let partial = partial(&real);
     let write = || -> std::io::Result<()> {
         let mut file = std::fs::File::create(&partial)?;
         file.write_all(text.as_bytes())?;
         file.sync_all()?;
-        std::fs::rename(&partial, target)
+        std::fs::rename(&partial, &real)
     };
     write().map_err(|e| {
         let _ = std::fs::remove_file(&partial);
         cannot(target, &e)
     })
+}
+
+#[cfg(all(test, unix))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_link_stays_a_link_and_what_is_no_file_is_not_replaced() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let (file, link) = (dir.path().join("file"), dir.path().join("link"));
+        std::fs::write(&file, "old").expect("a file");
+        std::os::unix::fs::symlink(&file, &link).expect("a link");
+        check_writable(&link).and_then(|()| write_text(&link, "new")).expect("written");
+        assert_eq!(std::fs::read_to_string(&file).expect("the file"), "new");
+        assert!(std::fs::symlink_metadata(&link).expect("the link").is_symlink());
+
+        let socket = dir.path().join("socket");
+        let _listener = std::os::unix::net::UnixListener::bind(&socket).expect("a socket");
+        check_writable(&socket).expect("not known yet");
+        let e = write_text(&socket, "new").expect_err("a socket cannot be opened").to_string();
+        assert!(e.contains("socket: the report cannot be written"), "{e}");
+        let left = std::fs::read_dir(dir.path()).expect("the folder").count();
+        assert!(std::fs::metadata(&socket).is_ok_and(|about| !about.is_file()) && left == 3);
+    }
 }

@@ -86,10 +86,10 @@ pub fn mutants(reports: &[EditReport]) -> String {
             Kind::Mutant => (
                 "mutant",
                 if r.caught { "caught" } else { "MISSED" },
-                if r.right {
-                    "right".to_string()
-                } else {
-                    format!("expected {}", r.expected.as_deref().unwrap_or("a name"))
+                match &r.expected {
+                    _ if r.right => "right".to_string(),
+                    _ if r.is_nameless() => "not in the catalogue".to_string(),
+                    expected => format!("expected {}", expected.as_deref().unwrap_or("a name")),
                 },
             ),
             Kind::Control => (
@@ -116,9 +116,11 @@ pub fn mutants(reports: &[EditReport]) -> String {
     let (mutants, controls) = (of(Kind::Mutant).count(), of(Kind::Control).count());
     let caught = of(Kind::Mutant).filter(|r| r.caught).count();
     let named = of(Kind::Mutant).filter(|r| r.right).count();
+    let share = 100.0 * named as f64 / mutants.max(1) as f64;
     let passed = of(Kind::Control).filter(|r| !r.caught).count();
     out += &format!(
-        "\n{caught} of {mutants} mutants caught, {named} named right; {passed} of {controls} controls pass\n"
+        "\n{caught} of {mutants} mutants caught, {named} named right ({share:.1} %); \
+         {passed} of {controls} controls pass\n"
     );
     out
 }
