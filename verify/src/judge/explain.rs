@@ -102,28 +102,35 @@ impl<O: Op> Subject<'_, O> {
         out
     }
 
-    /// A run that passes but would have failed with the fault: then the fault is not in every path
-    /// of the subject. A fault that does not apply to a case, or changes nothing there, does not
+    /// The first run that passes but would have failed with the fault: then the fault is not in every
+    /// path of the subject. A fault that does not apply to a case, or changes nothing there, does not
     /// contradict it.
-    pub(super) fn contradiction(&self, wanted: &Key) -> Option<String> {
-        let breaks = |(run, b): &(&Run<'_, O>, &Baseline)| {
-            let base = b.by_convention.iter().position(Option::is_some).unwrap_or(0);
-            let setup = run.setup(&self.conventions[base].edits);
-            let faults = O::faults(&setup.params, &setup.tensors);
-            faults.iter().filter(|f| key(f) == *wanted).any(|fault| {
-                let mut wrong = setup.clone();
-                (fault.edit)(&mut wrong);
-                !b.sieve.passes(run, &wrong)
-                    || !run.compare(&wrong, &b.tile).1.accepted()
-                    || !run.compare(&wrong, &Tile::ALL).1.accepted()
-            })
-        };
-        self.runs
-            .par_iter()
-            .zip(self.baselines)
-            .filter(|(_, b)| b.passes())
-            .find_first(breaks)
-            .map(|(run, _)| run.observation.label.clone())
+    pub(super) fn contradiction(&self, wanted: &Key) -> Option<usize> {
+        let all = (0..self.runs.len()).into_par_iter();
+        all.find_first(|&i| self.contradicts(i, wanted))
+    }
+
+    /// All such runs.
+    pub(super) fn contradictions(&self, wanted: &Key) -> Vec<usize> {
+        let all = (0..self.runs.len()).into_par_iter();
+        all.filter(|&i| self.contradicts(i, wanted)).collect()
+    }
+
+    fn contradicts(&self, i: usize, wanted: &Key) -> bool {
+        let (run, b) = (&self.runs[i], &self.baselines[i]);
+        if !b.passes() {
+            return false;
+        }
+        let base = b.by_convention.iter().position(Option::is_some).unwrap_or(0);
+        let setup = run.setup(&self.conventions[base].edits);
+        let faults = O::faults(&setup.params, &setup.tensors);
+        faults.iter().filter(|f| key(f) == *wanted).any(|fault| {
+            let mut wrong = setup.clone();
+            (fault.edit)(&mut wrong);
+            !b.sieve.passes(run, &wrong)
+                || !run.compare(&wrong, &b.tile).1.accepted()
+                || !run.compare(&wrong, &Tile::ALL).1.accepted()
+        })
     }
 }
 

@@ -7,6 +7,7 @@ use assay_reference::ops::{Op, Tile};
 use super::explain::{Explanation, Key, SOLVED, Subject};
 use super::search::{Baseline, Convention, label};
 use super::{Verdict, evidence, pattern};
+use crate::dispatch::{Features, condition};
 use crate::finding::Finding;
 
 /// Failing runs on which every hypothesis is tried; the others only check what these found.
@@ -48,10 +49,8 @@ pub(super) fn name<O: Op>(subject: &Subject<'_, O>) -> (Verdict, usize) {
         keys.dedup();
         by_run.insert(i, found);
     }
-    let contradicted: BTreeMap<Key, String> = keys
-        .into_iter()
-        .filter_map(|k| subject.contradiction(&k).map(|label| (k, label)))
-        .collect();
+    let contradicted: BTreeMap<Key, usize> =
+        keys.into_iter().filter_map(|k| subject.contradiction(&k).map(|run| (k, run))).collect();
     let (cover, open) = cover(&failing, &by_run, &contradicted);
     let mut rest = pattern::unexplained::<O>(subject, &open);
     if let (Verdict::Unexplained { pattern }, Some(note)) = (&mut rest, progress.note()) {
@@ -64,8 +63,12 @@ pub(super) fn name<O: Op>(subject: &Subject<'_, O>) -> (Verdict, usize) {
         .iter()
         .map(|(key, explained)| {
             let mut f = finding::<O>(subject, key, explained, &by_run);
-            if let Some(label) = contradicted.get(key) {
+            if let Some(&run) = contradicted.get(key) {
+                let label = &runs[run].observation.label;
                 f.text += &format!("; not in every case: {label} is right");
+                if let Some(condition) = when(subject, key, &failing, &by_run) {
+                    f.text += &format!("; only {condition}");
+                }
             }
             f
         })
@@ -129,7 +132,7 @@ fn scores<'a>(open: &[usize], by_run: &'a ByRun) -> BTreeMap<&'a Key, Score> {
 fn cover(
     failing: &[usize],
     by_run: &ByRun,
-    contradicted: &BTreeMap<Key, String>,
+    contradicted: &BTreeMap<Key, usize>,
 ) -> (Vec<(Key, Vec<usize>)>, Vec<usize>) {
     let mut open: Vec<usize> = failing.to_vec();
     let mut out = Vec::new();
@@ -177,6 +180,20 @@ fn finding<O: Op>(
         (&subject.runs[i], &subject.conventions[base])
     }));
     Finding { code: key.0.into(), name: format!("{}.{}", O::name(&run.base.params), key.1), text }
+}
+
+/// On which sizes the fault depends: the runs that it explains against those that it would have broken.
+fn when<O: Op>(
+    subject: &Subject<'_, O>,
+    key: &Key,
+    failing: &[usize],
+    by_run: &ByRun,
+) -> Option<String> {
+    let of = |i: &usize| Features::of(&subject.runs[*i].observation.case);
+    let explained = failing.iter().filter(|i| by_run[i].iter().any(|e| e.key == *key));
+    let wrong: Vec<Features> = explained.filter_map(of).collect();
+    let right: Vec<Features> = subject.contradictions(key).iter().filter_map(of).collect();
+    condition(&wrong, &right)
 }
 
 /// Other faults that explain all the same runs as tightly.
