@@ -154,7 +154,8 @@ impl<'a> Call<'a> {
     ) -> Result<(*mut u8, Handle), Error> {
         let bytes = tensor.bytes();
         let element = tensor.dtype().size();
-        let spec = BufferSpec { name, role, bytes: bytes.len(), element };
+        let shape = tensor.shape();
+        let spec = BufferSpec { name, role, bytes: bytes.len(), element, shape };
         let (handle, pointer) = self.alloc(spec)?;
         match (&mut self.memory, handle) {
             (Memory::Emulated(_, device), Handle::Emulated(buffer)) => device.upload(buffer, bytes),
@@ -196,7 +197,8 @@ impl<'a> Call<'a> {
     ) -> Result<*mut T, Error> {
         let element = dtype.size();
         let bytes = element * shape.iter().product::<usize>();
-        let (handle, pointer) = self.alloc(BufferSpec { name, role: Role::Out, bytes, element })?;
+        let (handle, pointer) =
+            self.alloc(BufferSpec { name, role: Role::Out, bytes, element, shape })?;
         self.outputs.push(Output { name, dtype, shape: shape.to_vec(), handle });
         Ok(pointer.cast())
     }
@@ -208,7 +210,8 @@ impl<'a> Call<'a> {
         name: &'static str,
         bytes: usize,
     ) -> Result<*mut T, Error> {
-        let spec = BufferSpec { name, role: Role::Scratch, bytes, element: size_of::<T>() };
+        let element = size_of::<T>();
+        let spec = BufferSpec { name, role: Role::Scratch, bytes, element, shape: &[] };
         let (handle, pointer) = self.alloc(spec)?;
         let pattern = &self.options.fill;
         match (&mut self.memory, handle) {

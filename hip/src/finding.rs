@@ -5,6 +5,8 @@ use std::time::Duration;
 
 use serde::Serialize;
 
+use crate::cells::Cells;
+
 /// How a launch ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub enum LaunchStatus {
@@ -100,8 +102,17 @@ pub enum MemoryFinding {
     StackOverflow { site: Site, times: u64 },
     /// A store to an input. Only the emulator knows by which thread.
     InputModified { buffer: String, offset: i64, line: Option<u32>, site: Option<Site>, times: u64 },
-    /// Elements of an output that no thread wrote; `first` is the index of the first.
-    UnwrittenOutput { buffer: String, first: usize, count: usize, elements: usize },
+    /// Elements of an output that no thread wrote; `first` is the index of the first, `cells`
+    /// where they are. `fills` is the number of fill patterns that they kept, 0 where every
+    /// store was recorded.
+    UnwrittenOutput {
+        buffer: String,
+        first: usize,
+        count: usize,
+        elements: usize,
+        cells: Cells,
+        fills: usize,
+    },
     /// Bytes next to a buffer changed.
     CanaryDamaged { buffer: String, bytes: usize, offset: i64, count: usize },
     /// LDS read before any thread of the block wrote it.
@@ -179,10 +190,16 @@ impl MemoryFinding {
             Self::InputModified { buffer, offset, .. } => {
                 format!("writes to the input {buffer} at byte {offset}")
             }
-            Self::UnwrittenOutput { buffer, first, count, elements } => format!(
-                "leaves {count} of {elements} elements of {buffer} unwritten, \
-                 the first at index {first}"
-            ),
+            Self::UnwrittenOutput { buffer, first, count, elements, cells, fills } => {
+                let seen = match fills {
+                    0 => String::new(),
+                    n => format!(", as {n} different fills show"),
+                };
+                format!(
+                    "leaves {count} of {elements} elements of {buffer} unwritten, \
+                     the first at index {first}{seen}: {cells}"
+                )
+            }
             Self::CanaryDamaged { buffer, bytes, offset, count } => {
                 let place = beyond(*offset, *bytes);
                 format!("changed {count} bytes next to {buffer}, the first {place}")

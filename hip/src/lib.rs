@@ -10,6 +10,7 @@ compile_error!("the kernel emulator needs Linux: it works on ELF symbols, mmap a
 
 mod admit;
 mod backend;
+mod cells;
 pub mod code_object;
 mod contract;
 #[cfg(feature = "hip")]
@@ -26,6 +27,7 @@ mod options;
 
 pub use admit::{Admission, Admit, Admitted, Refusal};
 pub use backend::{Backend, Launched};
+pub use cells::Cells;
 #[cfg(feature = "hip")]
 pub use device::HipDevice;
 pub use edits::{Mutant, Replacement, SourceEdit, mutate};

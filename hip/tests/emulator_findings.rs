@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use assay_hip::emu::Mode::{self, Checked, Plain};
 use assay_hip::emu::{Placement, Role};
-use assay_hip::{LaunchStatus, MemoryFinding};
+use assay_hip::{Cells, LaunchStatus, MemoryFinding};
 use common::{Probe, said};
 
 /// The probe's only finding.
@@ -189,14 +189,27 @@ fn damaged_canary() {
 
 #[test]
 fn unwritten_output() {
-    for mode in [Plain, Checked] {
+    for (mode, seen) in [(Plain, ", as 2 different fills show"), (Checked, "")] {
         let probe = Probe { n: 120, ..Probe::new("copy", mode) };
         assert_eq!(
             only(&probe, LaunchStatus::Completed).to_string(),
-            "leaves 8 of 128 elements of out unwritten, the first at index 120"
+            format!(
+                "leaves 8 of 128 elements of out unwritten, the first at index 120{seen}: 120..=127"
+            )
         );
         assert_clean(&Probe::new("copy", mode));
     }
+}
+
+#[test]
+fn the_runs_of_unwritten_cells_end_with_their_row() {
+    let text = |elements: &[usize], shape: &[usize]| Cells::of(elements, shape).to_string();
+    assert_eq!(text(&[3], &[]), "3");
+    assert_eq!(text(&[3, 4, 5, 9], &[]), "3..=5, 9");
+    assert_eq!(text(&[3, 4, 5, 6], &[2, 5]), "[0, 3..=4], [1, 0..=1]");
+    assert_eq!(text(&[23], &[2, 3, 4]), "[1, 2, 3]");
+    let odd: Vec<usize> = (0..20).map(|i| 2 * i + 1).collect();
+    assert_eq!(text(&odd, &[]), "1, 3, 5, 7, 9, 11, 13, 15 and 12 more runs");
 }
 
 #[test]

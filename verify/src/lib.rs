@@ -4,6 +4,7 @@
 //! - [`judge`]: acceptance element by element, the search for the convention or the fault;
 //! - [`suite`]: the kernels' check; [`mutants`] and [`power`]: what it catches; [`diff`]: a trace against the reference,
 //!   op by op; [`forward`]: the same by layer outputs or logits alone;
+//! - [`dispatch`]: under which condition on the sizes a kernel is wrong;
 //! - [`relations`]: what two outputs of one subject must have to do with each other;
 //! - [`ledger`]: which build of which kernel passed what, where, and the gate that reads it;
 //! - [`doctor`]: what on a machine would mislead a service;
@@ -11,6 +12,7 @@
 
 pub mod cli;
 pub mod diff;
+pub mod dispatch;
 pub mod doctor;
 pub mod families;
 pub mod finding;

@@ -11,6 +11,7 @@ use assay_reference::{Case, Tensor};
 use rayon::prelude::*;
 use serde::Serialize;
 
+use crate::dispatch::extent;
 use crate::families::{self, Generated};
 use crate::finding::Finding;
 use crate::judge::{Judgement, Observation, Options, Unseen, Verdict, judge_all};
@@ -329,23 +330,27 @@ fn memory_phase(
     (seed, profile): (u64, Profile),
     step: &(dyn Fn() + Sync),
 ) -> anyhow::Result<Vec<Finding>> {
-    let found: Vec<Vec<Finding>> = cases
+    let found: Vec<Option<Vec<Finding>>> = cases
         .par_iter()
         .enumerate()
         .map(|(i, g)| {
-            let mut findings = Vec::new();
+            let mut findings = None;
             if work(&g.case) <= profile.checked_work() {
                 let placement = if i % 2 == 0 { Placement::End } else { Placement::Start };
                 let options =
                     LaunchOptions { seed: seed ^ 1, placement, ..LaunchOptions::default() };
-                findings = launch(kernel, backend, g, &options)?.1;
+                findings = Some(launch(kernel, backend, g, &options)?.1);
             }
             step();
             Ok(findings)
         })
         .collect::<anyhow::Result<_>>()?;
     let mut all = Vec::new();
-    found.into_iter().for_each(|f| merge(&mut all, f));
+    found.iter().flatten().for_each(|f| merge(&mut all, f.clone()));
+    let ran: Vec<(&Case, &[Finding])> = (cases.iter().zip(&found))
+        .filter_map(|(g, found)| Some((&g.case, found.as_deref()?)))
+        .collect();
+    all.iter_mut().for_each(|f| f.text += &extent(&f.name, &ran));
     all.sort_by_key(|f| CAUSES.iter().position(|c| *c == f.name).unwrap_or(CAUSES.len()));
     Ok(all)
 }

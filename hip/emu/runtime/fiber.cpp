@@ -11,6 +11,7 @@ asm(R"(
     .hidden assay_emu_switch
     .type assay_emu_switch, @function
 assay_emu_switch:
+    movq %rdx, %rax
     pushq %rbp
     pushq %rbx
     pushq %r12
@@ -30,7 +31,7 @@ assay_emu_switch:
     .size assay_emu_switch, .-assay_emu_switch
 )");
 
-extern "C" void assay_emu_switch(void** from, void** to);
+extern "C" uint64_t assay_emu_switch(void** from, void** to, uint64_t result);
 
 namespace assay_emu {
 
@@ -43,7 +44,9 @@ void prepare(Context& context, uint8_t* base, size_t bytes, void (*entry)()) {
     context = top;
 }
 
-void switch_context(Context& from, Context& to) { assay_emu_switch(&from, &to); }
+uint64_t switch_context(Context& from, Context& to, uint64_t result) {
+    return assay_emu_switch(&from, &to, result);
+}
 
 } // namespace assay_emu
 
@@ -59,7 +62,14 @@ void prepare(Context& context, uint8_t* base, size_t bytes, void (*entry)()) {
     makecontext(&context, entry, 0);
 }
 
-void switch_context(Context& from, Context& to) { swapcontext(&from, &to); }
+// What is passed on. Reached through a call that is not inlined, for a fiber's OS thread is its worker's.
+static thread_local uint64_t passed;
+
+uint64_t switch_context(Context& from, Context& to, uint64_t result) {
+    passed = result;
+    swapcontext(&from, &to);
+    return passed;
+}
 
 } // namespace assay_emu
 

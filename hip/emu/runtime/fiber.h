@@ -23,7 +23,7 @@ using Context = ucontext_t;
 // never return.
 void prepare(Context& context, uint8_t* base, size_t bytes, void (*entry)());
 
-// Saves the running context in `from` and continues `to`.
-void switch_context(Context& from, Context& to);
+// Saves the running context in `from` and continues `to`, whose own call of this returns `result`.
+uint64_t switch_context(Context& from, Context& to, uint64_t result);
 
 } // namespace assay_emu

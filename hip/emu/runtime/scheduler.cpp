@@ -23,7 +23,6 @@ uint64_t mix(uint64_t x) {
 // The first frame of every fiber.
 void lane_main() {
     Worker& worker = *this_worker;
-    worker.in_kernel = true;
     worker.request->body(worker.request->closure);
     worker.in_kernel = false;
     worker.current->state = LaneState::Exited;
@@ -33,16 +32,27 @@ void lane_main() {
 
 } // namespace
 
-void Worker::yield() {
+// Going to the next lane directly saves the way through the scheduler, and a switch in tail position
+// leaves nothing on the lane's stack but its registers: together half of what a barrier costs.
+//
+// `in_kernel` is set before the switch and not after it: a signal in between finds a worker whose
+// bookkeeping is done, and abandons a block whose lanes are not resumed.
+uint64_t Worker::yield() {
     in_kernel = false;
-    switch_context(current->context, scheduler_);
+    Context& from = current->context;
+    Lane* next = next_ready();
+    if (next == nullptr) return switch_context(from, scheduler_, 0);
+    current = next;
+    const uint64_t result = waves[next->index].result;
+    Context& to = next->context;
     in_kernel = true;
+    return switch_context(from, to, result);
 }
 
 void Worker::abandon_block() {
     in_kernel = false;
     abandoned_ = true;
-    switch_context(current->context, scheduler_);
+    switch_context(current->context, scheduler_, 0);
     __builtin_unreachable(); // the block's lanes are never resumed
 }
 
@@ -51,6 +61,7 @@ void Worker::start_block(uint64_t number) {
     block_epoch = ++epoch;
     abandoned_ = false;
     phase_ = 0;
+    at_barrier = at_wave_op = 0;
     poison_lds();
 
     const dim3& grid = request->grid;
@@ -65,7 +76,7 @@ void Worker::start_block(uint64_t number) {
         view.block_dim = size;
         view.grid_dim = grid;
         Lane& lane = lanes[i];
-        lane.index = i;
+        lane.index = static_cast<uint16_t>(i);
         lane.state = LaneState::Ready;
         // Stacks aligned to a power of two would share a few cache sets; start each
         // at another offset.
@@ -83,33 +94,46 @@ void Worker::start_block(uint64_t number) {
     }
 }
 
+// The next lane of this round that is ready, or null after the last one and when the launch was
+// cancelled. Lanes become ready between rounds only.
+Lane* Worker::next_ready() {
+    if (session->cancelled.load(std::memory_order_relaxed)) return nullptr;
+    while (left_ != 0) {
+        Lane& lane = lanes[order_[position_]];
+        position_ = position_ + 1 == threads ? 0 : position_ + 1;
+        --left_;
+        if (lane.state != LaneState::Ready) continue;
+#ifdef ASSAY_EMU_OWN_SWITCH
+        // The lane after it will pop its registers soon, from a stack that no cache line is shared with.
+        __builtin_prefetch(lanes[order_[position_]].context);
+#endif
+        return &lane;
+    }
+    return nullptr;
+}
+
 // Runs every ready lane once, starting elsewhere in the order each time; false if
 // the block was abandoned.
 bool Worker::run_ready_lanes() {
-    const unsigned start = session->options.seed == 0 ? 0 : phase_++ * 37 % threads;
-    for (unsigned n = 0, i = start; n < threads; ++n) {
-        Lane& lane = lanes[order_[i]];
-        i = i + 1 == threads ? 0 : i + 1;
-        if (lane.state != LaneState::Ready) continue;
-        current = &lane;
-        switch_context(scheduler_, lane.context);
-        if (abandoned_ || session->cancelled.load(std::memory_order_relaxed)) return false;
+    position_ = session->options.seed == 0 ? 0 : phase_++ * 37 % threads;
+    left_ = threads;
+    Lane* first = next_ready();
+    if (first != nullptr) {
+        current = first;
+        in_kernel = true;
+        switch_context(scheduler_, first->context, waves[first->index].result);
     }
     current = nullptr;
-    return true;
+    return !abandoned_ && !session->cancelled.load(std::memory_order_relaxed);
 }
 
 void Worker::run_block() {
     while (run_ready_lanes()) {
-        bool at_wave_op = false, at_barrier = false;
-        for (uint32_t i = 0; i < threads; ++i) {
-            at_wave_op |= lanes[i].state == LaneState::AtWaveOp;
-            at_barrier |= lanes[i].state == LaneState::AtBarrier;
-        }
-        if (at_wave_op) {
+        if (at_wave_op != 0) {
             for (uint32_t first = 0; first < threads; first += kWaveSize)
                 resolve_wave(first, std::min(first + kWaveSize, threads));
-        } else if (at_barrier) {
+        } else if (at_barrier != 0) {
+            at_barrier = 0;
             release_barrier();
         } else {
             break;

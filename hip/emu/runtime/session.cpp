@@ -120,16 +120,17 @@ void barrier(uint32_t line) {
     Worker& worker = *this_worker;
     worker.current->line = line;
     worker.current->state = LaneState::AtBarrier;
+    ++worker.at_barrier;
     worker.yield();
 }
 
 uint64_t wave(const WaveCall* call) {
     Worker& worker = *this_worker;
     Lane& lane = *worker.current;
-    lane.call = *call;
+    worker.waves[lane.index].call = *call;
     lane.state = LaneState::AtWaveOp;
-    worker.yield();
-    return lane.result;
+    ++worker.at_wave_op;
+    return worker.yield();
 }
 
 void* dynamic_lds() { return this_worker->dynamic_lds; }

@@ -38,8 +38,8 @@ bool is_shuffle(WaveOp op) { return op <= WaveOp::ShflXor; }
 void Worker::resolve_wave(unsigned first, unsigned last) {
     const WaveCall* chosen = nullptr;
     for (unsigned i = first; i < last; ++i) {
-        const WaveCall& call = lanes[i].call;
         if (lanes[i].state != LaneState::AtWaveOp) continue;
+        const WaveCall& call = waves[i].call;
         if (chosen == nullptr || call.line < chosen->line ||
             (call.line == chosen->line && call.op < chosen->op))
             chosen = &call;
@@ -50,31 +50,32 @@ void Worker::resolve_wave(unsigned first, unsigned last) {
     const uint32_t line = chosen->line;
     uint64_t active = 0, votes = 0;
     for (unsigned i = first; i < last; ++i) {
-        const Lane& lane = lanes[i];
-        if (lane.state != LaneState::AtWaveOp || lane.call.op != op || lane.call.line != line)
-            continue;
+        const WaveCall& call = waves[i].call;
+        if (lanes[i].state != LaneState::AtWaveOp || call.op != op || call.line != line) continue;
         active |= uint64_t{1} << (i - first);
-        if (lane.call.value != 0) votes |= uint64_t{1} << (i - first);
+        if (call.value != 0) votes |= uint64_t{1} << (i - first);
     }
 
     for (unsigned i = first; i < last; ++i) {
         const unsigned self = i - first;
         if ((active >> self & 1) == 0) continue;
         Lane& lane = lanes[i];
+        uint64_t& result = waves[i].result;
         lane.state = LaneState::Ready;
+        --at_wave_op;
         if (op == WaveOp::Ballot) {
-            lane.result = votes;
+            result = votes;
         } else if (op == WaveOp::Any) {
-            lane.result = votes != 0;
+            result = votes != 0;
         } else if (op == WaveOp::All) {
-            lane.result = votes == active;
+            result = votes == active;
         } else if (is_shuffle(op)) {
-            const unsigned source = source_lane(lane.call, self);
+            const unsigned source = source_lane(waves[i].call, self);
             if (active >> source & 1) {
-                lane.result = lanes[first + source].call.value;
+                result = waves[first + source].call.value;
                 continue;
             }
-            lane.result = ~uint64_t{0};
+            result = ~uint64_t{0};
             current = &lane;
             Finding f = locate(FindingKind::InactiveLane);
             f.detail = static_cast<uint32_t>(op);

@@ -16,13 +16,18 @@ struct Session;
 
 enum class LaneState : uint8_t { Ready, AtBarrier, AtWaveOp, Exited };
 
-// A thread of the block that is running. Its LaneView lies in its stack.
+// A thread of the block that is running. Its LaneView lies in its stack. Small, since a barrier visits
+// all of them: with their stacks they should fit a core's first cache.
 struct Lane {
     Context context;
-    LaneState state;
-    uint32_t index; // linear thread index in the block
     uint32_t line; // of the barrier it waits at
-    WaveCall call; // the wave operation it waits at
+    uint16_t index; // linear thread index in the block
+    LaneState state;
+};
+
+// The wave operation that a lane waits at, and what comes of it.
+struct WaveSlot {
+    WaveCall call;
     uint64_t result;
 };
 
@@ -60,7 +65,9 @@ struct Worker {
 
     // Stops the running block for good; called on a fiber or in a signal handler.
     [[noreturn]] void abandon_block();
-    void yield();
+    // Saves the running lane and gives way to the next one of the round, or to the scheduler after the
+    // last. Returns the lane's result of a wave operation when its turn comes again.
+    uint64_t yield();
 
     // A finding located at the current lane; the caller adds what is particular.
     Finding locate(FindingKind kind) const;
@@ -74,7 +81,9 @@ struct Worker {
     uint64_t block = 0;
     uint32_t threads = 0;
     Lane* current = nullptr;
+    unsigned at_barrier = 0, at_wave_op = 0; // lanes that wait there
     std::vector<Lane> lanes{kMaxBlockThreads};
+    std::vector<WaveSlot> waves{kMaxBlockThreads};
     // Whether a fiber is in kernel code, so that a signal may take it off.
     volatile bool in_kernel = false;
     std::atomic<bool> finished{false};
@@ -100,6 +109,7 @@ private:
     void start_block(uint64_t block);
     void run_block();
     bool run_ready_lanes();
+    Lane* next_ready();
     void release_barrier();
     void resolve_wave(unsigned first, unsigned last);
 
@@ -109,6 +119,7 @@ private:
     uint8_t* signal_stack_ = nullptr;
     std::vector<uint16_t> order_;
     unsigned phase_ = 0;
+    unsigned position_ = 0, left_ = 0; // in the round that runs: the next in the order, how many are left
     Context scheduler_{};
     bool abandoned_ = false;
 };

@@ -6,6 +6,7 @@ mod runtime;
 use std::ffi::{CStr, c_void};
 use std::ptr;
 
+use crate::cells::Cells;
 use crate::emu::{BufferSpec, Role};
 use crate::error::Error;
 use crate::finding::{LaunchReport, LaunchStatus, MemoryFinding, elements_equal_to};
@@ -104,6 +105,7 @@ struct Allocation {
     role: Role,
     element: usize,
     bytes: usize,
+    shape: Vec<usize>,
     base: *mut u8,
     /// What an input was uploaded as.
     uploaded: Vec<u8>,
@@ -134,6 +136,7 @@ impl HipMemory {
             role: spec.role,
             element: spec.element,
             bytes: spec.bytes,
+            shape: spec.shape.to_vec(),
             base: base.cast(),
             uploaded: Vec::new(),
         });
@@ -212,6 +215,8 @@ impl HipMemory {
                     first,
                     count: both.len(),
                     elements: allocation.bytes / allocation.element,
+                    cells: Cells::of(&both, &allocation.shape),
+                    fills: 2,
                 }));
             }
             for (index, bytes) in outputs {

@@ -43,6 +43,8 @@ pub struct BufferSpec<'a> {
     pub bytes: usize,
     /// Size of one element in bytes: the unit in which unwritten output is told.
     pub element: usize,
+    /// Shape of the tensor that it holds, for the coordinates in findings; may be empty.
+    pub shape: &'a [usize],
 }
 
 /// A handle to a buffer of the [`Device`] that made it.
@@ -65,6 +67,8 @@ pub(super) struct Allocation {
     pub(super) role: Role,
     pub(super) element: usize,
     pub(super) bytes: usize,
+    /// Of the tensor that it holds, where that is known.
+    pub(super) shape: Vec<usize>,
     /// Offsets in the arena.
     pub(super) span: usize,
     span_bytes: usize,
@@ -141,6 +145,7 @@ impl Device {
             role: spec.role,
             element: spec.element,
             bytes: spec.bytes,
+            shape: spec.shape.to_vec(),
             span,
             span_bytes,
             pages,

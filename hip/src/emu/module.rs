@@ -14,6 +14,7 @@ use super::device::{Buffer, Device, Role};
 use super::ffi;
 use super::report::{Context, is_hang, stops_block, translate};
 use super::symbols::SharedVariables;
+use crate::cells::Cells;
 use crate::error::Error;
 use crate::finding::{LaunchReport, LaunchStatus, MemoryFinding};
 use crate::options::LaunchOptions;
@@ -173,6 +174,8 @@ impl Module {
                 first: *missing.first()?,
                 count: missing.len(),
                 elements: allocation.bytes / allocation.element,
+                cells: Cells::of(missing, &allocation.shape),
+                fills: if self.0.mode == Mode::Plain { 2 } else { 0 },
             })
         }));
         Ok(report)

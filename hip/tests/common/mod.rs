@@ -46,8 +46,9 @@ impl Probe {
         let launch: Launcher = unsafe { std::mem::transmute(address) };
 
         let mut device = Device::new(self.options.placement).unwrap();
-        let mut alloc =
-            |name, role, bytes| device.alloc(BufferSpec { name, role, bytes, element: 4 }).unwrap();
+        let mut alloc = |name, role, bytes| {
+            device.alloc(BufferSpec { name, role, bytes, element: 4, shape: &[] }).unwrap()
+        };
         let input = alloc("in", Role::In, self.input.len());
         let output = alloc("out", self.role, 4 * self.output_elements);
         device.upload(input, &self.input);

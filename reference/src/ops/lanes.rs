@@ -1,15 +1,20 @@
 //! Which lanes of a norm's reduction are lost, solved from its output.
 //!
-//! Element i of a row goes to lane i mod 64. A row's gain tells the mean of squares that was used, which
-//! is the sum over the lanes of (0, 1 or 2 times) their share: one linear equation a row. With 64 rows
-//! or more whose lanes differ, least squares tells each lane's factor.
+//! Element i of a row goes to lane i mod 64, or, where threads load vectors of v elements, to lane
+//! (i / v) mod 64. A row's gain tells the mean of squares that was used, which is the sum over the lanes
+//! of (0, 1 or 2 times) their share: one linear equation a row. With 64 rows or more whose lanes differ,
+//! least squares tells each lane's factor, and how well the equations hold tells the right v.
 
 use super::Residual;
 
 /// Lanes of a wave.
 const LANES: usize = 64;
+/// Elements of a vector load: 16 bytes or fewer of bf16.
+const VECTORS: [usize; 4] = [1, 2, 4, 8];
 /// How far a solved factor may be from a whole number.
 const WHOLE: f64 = 0.2;
+/// How far a row's mean of squares may be from what whole factors give, relative to the whole mean.
+const HOLDS: f64 = 0.02;
 
 /// `lanes 32..=63 of 64 are lost`; `None` when the rows do not say, or none is lost.
 pub(super) fn dead(eps: f64, residual: &Residual<'_>) -> Option<String> {
@@ -19,8 +24,8 @@ pub(super) fn dead(eps: f64, residual: &Residual<'_>) -> Option<String> {
     if d < LANES || rows < LANES || x.len() != rows * d {
         return None;
     }
-    // Normal equations of rows scaled by their right-hand side.
-    let mut a = vec![[0.0; LANES + 1]; LANES];
+    let mut squares = vec![0.0; d];
+    let mut used: Vec<(Vec<f64>, f64)> = Vec::with_capacity(rows);
     for r in 0..rows {
         let range = r * d..(r + 1) * d;
         let (mut oy, mut yy) = (0.0, 0.0);
@@ -32,32 +37,51 @@ pub(super) fn dead(eps: f64, residual: &Residual<'_>) -> Option<String> {
         if !(gain.is_finite() && gain > 0.0) {
             continue;
         }
+        x.widen(r * d, &mut squares, |v| v * v / d as f64);
+        let mean: f64 = squares.iter().sum();
+        let scaled = ((mean + eps) / (gain * gain) - eps) / mean;
+        if scaled.is_finite() {
+            used.push((squares.iter().map(|s| s / mean).collect(), scaled));
+        }
+    }
+    let one = |&vector: &usize| Some((vector, factors(&used, vector)?));
+    let (vector, factors) = VECTORS.iter().find_map(one)?;
+    let lost: Vec<usize> = (0..LANES).filter(|&l| factors[l] == 0.0).collect();
+    let each = if vector > 1 {
+        format!(", each of which holds {vector} neighbouring elements at a time")
+    } else {
+        String::new()
+    };
+    (!lost.is_empty() && lost.len() < LANES)
+        .then(|| format!("lanes {} of {LANES} are lost{each}", ranges(&lost)))
+}
+
+/// The whole number of times that each lane enters the mean, if elements go to lanes by this vector.
+/// `rows` holds the elements' shares in a row's mean of squares, and the part of the mean that was used.
+fn factors(rows: &[(Vec<f64>, f64)], vector: usize) -> Option<[f64; LANES]> {
+    let shares = |row: &[f64]| {
         let mut share = [0.0; LANES];
-        let mut row = vec![0.0; d];
-        x.widen(r * d, &mut row, |v| v);
-        for (i, v) in row.iter().enumerate() {
-            share[i % LANES] += v * v / d as f64;
-        }
-        let mean: f64 = share.iter().sum();
-        let used = (mean + eps) / (gain * gain) - eps;
-        let scale = 1.0 / mean;
-        if !scale.is_finite() {
-            continue;
-        }
+        row.iter().enumerate().for_each(|(i, s)| share[i / vector % LANES] += s);
+        share
+    };
+    let mut normal = vec![[0.0; LANES + 1]; LANES];
+    for (row, used) in rows {
+        let share = shares(row);
         for i in 0..LANES {
             for j in 0..LANES {
-                a[i][j] += share[i] * scale * share[j] * scale;
+                normal[i][j] += share[i] * share[j];
             }
-            a[i][LANES] += share[i] * scale * used * scale;
+            normal[i][LANES] += share[i] * used;
         }
     }
-    let factors = solve(a)?;
-    if factors.iter().any(|f| (f - f.round()).abs() > WHOLE) {
-        return None;
-    }
-    let lost: Vec<usize> = (0..LANES).filter(|&l| factors[l].round() == 0.0).collect();
-    (!lost.is_empty() && lost.len() < LANES)
-        .then(|| format!("lanes {} of {LANES} are lost", ranges(&lost)))
+    let solved = solve(normal)?;
+    let whole = solved.map(f64::round);
+    let near = solved.iter().zip(&whole).all(|(f, w)| (f - w).abs() <= WHOLE);
+    let holds = rows.iter().all(|(row, used)| {
+        let sum: f64 = shares(row).iter().zip(&whole).map(|(s, w)| s * w).sum();
+        (sum - used).abs() <= HOLDS
+    });
+    (near && holds).then_some(whole)
 }
 
 /// Gauss with pivots; `None` when a lane is not determined.

@@ -8,4 +8,5 @@ mod d2;
 mod d4;
 mod d5;
 mod forward;
+mod kernels;
 mod plain;

@@ -42,6 +42,8 @@ pub(super) fn cases(seed: u64) -> Vec<Generated> {
         out.push(unit((rows, 64), Dtype::Bf16, 1.0, seed));
     }
     out.push(unit((2, 8192), Dtype::Bf16, 0.02, seed));
+    out.push(lanes(130, 1, seed));
+    out.push(lanes(512, 8, seed));
     out.push(residual((7, 769), seed));
     out
 }
@@ -62,6 +64,17 @@ fn unit((rows, d): Dims, dtype: Dtype, sd: f64, seed: u64) -> Generated {
     let x = v.normals(rows * d, sd);
     let w = weights(&mut v, d);
     draft.with("x", &[rows, d], &x).with("weight", &[d], &w).done()
+}
+
+/// Row l has its weight in lane l of 64, whose threads take `vector` neighbours at a time, so that each
+/// lost lane shows by itself.
+fn lanes(d: usize, vector: usize, seed: u64) -> Generated {
+    let draft = draft(UNIT, (64, d), " lanes", Dtype::Bf16, seed);
+    let mut v = draft.values();
+    let lit = |i: usize| if i % d / vector % 64 == i / d { 8.0 } else { 0.5 };
+    let x: Vec<f64> = (0..64 * d).map(|i| v.normal(lit(i))).collect();
+    let w = weights(&mut v, d);
+    draft.with("x", &[64, d], &x).with("weight", &[d], &w).done()
 }
 
 /// Three dimensions, as q_norm and k_norm get them.

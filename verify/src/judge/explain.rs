@@ -109,30 +109,43 @@ impl<O: Op> Subject<'_, O> {
     /// contradict it. Other outputs contradict it as well: what shows in one only is not a fault of both.
     /// With `base`, only what that convention explains is a pass.
     pub(super) fn contradiction(&self, wanted: &Key, base: Option<usize>) -> Option<String> {
-        let passing = |b: &Baseline| {
-            base.map_or_else(
-                || b.by_convention.iter().position(Option::is_some),
-                |c| b.accepts(c).then_some(c),
-            )
-        };
-        let breaks = |(run, b): &(&Run<'_, O>, &Baseline)| {
-            let Some(base) = passing(b) else { return false };
-            let setup = run.setup(&self.conventions[base].edits);
-            let faults = O::faults(&setup.params, &setup.tensors);
-            faults.iter().filter(|f| key(f) == *wanted).any(|fault| {
-                let mut wrong = setup.clone();
-                (fault.edit)(&mut wrong);
-                !b.sieve.passes(run, &wrong)
-                    || !run.compare(&wrong, &b.tile).1.accepted()
-                    || !run.compare(&wrong, &Tile::ALL).1.accepted()
-            })
-        };
+        let breaks = |(run, b): &(&Run<'_, O>, &Baseline)| self.would_break(run, b, wanted, base);
         let own = self.runs.par_iter().zip(self.baselines).find_first(breaks);
         if let Some((run, _)) = own {
             return Some(run.observation.label.clone());
         }
         let other = self.beside.par_iter().map(|(run, b)| (run, b)).find_first(breaks);
         other.map(|(run, _)| format!("{}, {}", run.observation.label, run.spec.name))
+    }
+
+    /// All such runs of this output.
+    pub(super) fn contradictions(&self, wanted: &Key, base: Option<usize>) -> Vec<usize> {
+        let all = (0..self.runs.len()).into_par_iter();
+        all.filter(|&i| self.would_break(&self.runs[i], &self.baselines[i], wanted, base)).collect()
+    }
+
+    /// Whether a run passes that would have failed with the fault.
+    fn would_break(
+        &self,
+        run: &Run<'_, O>,
+        b: &Baseline,
+        wanted: &Key,
+        base: Option<usize>,
+    ) -> bool {
+        let passing = base.map_or_else(
+            || b.by_convention.iter().position(Option::is_some),
+            |c| b.accepts(c).then_some(c),
+        );
+        let Some(passing) = passing else { return false };
+        let setup = run.setup(&self.conventions[passing].edits);
+        let faults = O::faults(&setup.params, &setup.tensors);
+        faults.iter().filter(|f| key(f) == *wanted).any(|fault| {
+            let mut wrong = setup.clone();
+            (fault.edit)(&mut wrong);
+            !b.sieve.passes(run, &wrong)
+                || !run.compare(&wrong, &b.tile).1.accepted()
+                || !run.compare(&wrong, &Tile::ALL).1.accepted()
+        })
     }
 }
 

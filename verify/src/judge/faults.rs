@@ -7,6 +7,7 @@ use assay_reference::ops::{Op, Tile};
 use super::explain::{Explanation, Key, SOLVED, Subject};
 use super::search::{Baseline, Convention, label};
 use super::{Verdict, evidence, pattern};
+use crate::dispatch::{Features, condition};
 use crate::finding::Finding;
 
 /// Failing runs on which every hypothesis is tried; the others only check what these found.
@@ -113,6 +114,9 @@ fn attempt<O: Op>(
                 let mut f = finding::<O>(subject, key, explained, &by_run, &contradicted);
                 if let Some(label) = contradicted.get(key) {
                     f.text += &format!("; not in every case: {label} is right");
+                    if let Some(condition) = when(subject, key, (failing, base), &by_run) {
+                        f.text += &format!("; only {condition}");
+                    }
                 }
                 f
             })
@@ -178,7 +182,7 @@ fn scores<'a>(open: &[usize], by_run: &'a ByRun) -> BTreeMap<&'a Key, Score> {
 fn cover(
     failing: &[usize],
     by_run: &ByRun,
-    contradicted: &BTreeMap<Key, String>,
+    contradicted: &BTreeMap<Key, usize>,
 ) -> (Vec<(Key, Vec<usize>)>, Vec<usize>) {
     let mut open: Vec<usize> = failing.to_vec();
     let mut out = Vec::new();
@@ -228,6 +232,20 @@ fn finding<O: Op>(
         (&subject.runs[i], &subject.conventions[base])
     }));
     Finding { code: key.0.into(), name: format!("{}.{}", O::name(&run.base.params), key.1), text }
+}
+
+/// On which sizes the fault depends: the runs that it explains against those that it would have broken.
+fn when<O: Op>(
+    subject: &Subject<'_, O>,
+    key: &Key,
+    (failing, base): (&[usize], Option<usize>),
+    by_run: &ByRun,
+) -> Option<String> {
+    let of = |i: &usize| Features::of(&subject.runs[*i].observation.case);
+    let explained = failing.iter().filter(|i| by_run[i].iter().any(|e| e.key == *key));
+    let wrong: Vec<Features> = explained.filter_map(of).collect();
+    let right: Vec<Features> = subject.contradictions(key, base).iter().filter_map(of).collect();
+    condition(&wrong, &right)
 }
 
 /// Other faults that explain all the same runs as tightly, and that no pass contradicts unless it does

@@ -12,6 +12,7 @@
 
 mod activations;
 mod faults;
+mod overflow;
 mod unscaled;
 
 use std::marker::PhantomData;
@@ -307,6 +308,10 @@ impl<D: Dequant> Op for QuantGemm<D> {
 
     fn propose(_params: &Self::Params, residual: &Residual<'_>) -> Vec<Fault<Self>> {
         gain_faults("A1B0", residual)
+    }
+
+    fn evidence(params: &Self::Params, residual: &Residual<'_>) -> Vec<String> {
+        overflow::evidence::<D>(params, residual).into_iter().collect()
     }
 
     fn policy(dtype: Dtype) -> Policy {

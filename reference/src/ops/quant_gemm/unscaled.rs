@@ -24,9 +24,9 @@ pub enum Unscaled {
 }
 
 /// Inputs of one sum in f16.
-const BLOCK: usize = 8;
+pub(super) const BLOCK: usize = 8;
 /// Sums in f16 that share a block.
-const LANES: usize = 2;
+pub(super) const LANES: usize = 2;
 
 /// The weight before it is scaled, and its scales.
 struct Weight<R> {
@@ -108,6 +108,18 @@ fn summed_in_f16<R: Real>(x: &[R], codes: &[R], lambda: f64) -> R {
         *lane = lane.add(q.mul(*x)).round(half, lambda);
     }
     lanes[0].add(lanes[1])
+}
+
+/// The codes q - z of all columns, `[n][k]`.
+pub(super) fn codes<D: Dequant, R: Real>(
+    params: &Params<D::Params>,
+    inputs: &Inputs<'_, R>,
+    n: usize,
+    k: usize,
+) -> Vec<Vec<R>> {
+    let policy = Policy::stored_as(Dtype::F32);
+    let columns: Vec<usize> = (0..n).collect();
+    Weight::of::<D>(&params.dequant, inputs, &policy, &columns, k).codes
 }
 
 /// The op with such sums.

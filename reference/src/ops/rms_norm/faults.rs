@@ -34,22 +34,6 @@ pub(super) fn catalogue(params: &Params, tensors: &Tensors) -> Vec<Fault<RmsNorm
             s.params.weight = weight;
         }));
     }
-    for (keep, which) in [(32..64, "lower"), (0..32, "upper")] {
-        if d >= 64 {
-            faults.push(
-                Fault::new(
-                    "A124",
-                    "half_lanes",
-                    format!("only the {which} 32 of each 64 lanes enter the mean of squares"),
-                    move |s: &mut S| {
-                        let at = At::Lanes { modulus: 64, keep: keep.clone() };
-                        s.policy.at("squares", Transform::Scale { at, by: 0.0 });
-                    },
-                )
-                .keyed(which),
-            );
-        }
-    }
     for tile in [32, 64, 128, 256] {
         let whole = d / tile * tile;
         if whole > 0 && whole < d {
@@ -67,6 +51,7 @@ pub(super) fn catalogue(params: &Params, tensors: &Tensors) -> Vec<Fault<RmsNorm
             );
         }
     }
+    faults.extend(half_lanes(d));
     faults.push(Fault::new(
         "A126",
         "centred",
@@ -92,6 +77,42 @@ pub(super) fn catalogue(params: &Params, tensors: &Tensors) -> Vec<Fault<RmsNorm
             "the weight is rounded to bf16 before it is multiplied",
             |s: &mut S| s.policy.round_at("weight", Dtype::Bf16),
         ));
+    }
+    faults
+}
+
+/// Elements that a thread loads at once where rows consist of them: 16 bytes of bf16.
+const VECTOR: usize = 8;
+
+/// A reduction written for waves of 32. Element i is of lane i mod 64; in a kernel that loads vectors
+/// where a row consists of them, that goes by vectors there.
+fn half_lanes(d: usize) -> Vec<Fault<RmsNorm>> {
+    let mut faults = Vec::new();
+    for (lost, which) in [(32..64, "lower"), (0..32, "upper")] {
+        let by = if d.is_multiple_of(VECTOR) { VECTOR } else { 1 };
+        let ways = [
+            (1, d >= 64, which.to_owned(), String::new()),
+            (
+                by,
+                // Fewer would leave lanes idle, and be told from a lost tail by nothing.
+                d > if by == 1 { 32 } else { 63 * by },
+                format!("{which}, vectors of {VECTOR}"),
+                format!(", which hold {VECTOR} neighbouring elements where a row consists of such"),
+            ),
+        ];
+        for (width, applies, key, how) in ways {
+            if !applies {
+                continue;
+            }
+            let lost = lost.start * width..lost.end * width;
+            let detail =
+                format!("only the {which} 32 of each 64 lanes enter the mean of squares{how}");
+            let edit = move |s: &mut S| {
+                let at = At::Lanes { modulus: 64 * width, keep: lost.clone() };
+                s.policy.at("squares", Transform::Scale { at, by: 0.0 });
+            };
+            faults.push(Fault::new("A124", "half_lanes", detail, edit).keyed(key));
+        }
     }
     faults
 }

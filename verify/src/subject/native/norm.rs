@@ -14,7 +14,7 @@ pub(super) const FAULTS: &[Known] = &[
     ("skipped", Keys::None),
     ("weight_plus_one", Keys::None),
     ("weight_ignored", Keys::None),
-    ("half_lanes", Keys::OneOf(&["lower", "upper"])),
+    ("half_lanes", Keys::OneOf(&["lower", "upper", "lower, vectors of 8", "upper, vectors of 8"])),
     ("lanes_counted_twice", Keys::OneOf(&["lower", "upper"])),
     ("tail_dropped", Keys::Number),
     ("centred", Keys::None),
@@ -83,10 +83,11 @@ impl<'a> Norm<'a> {
                 () => *w,
             }
         });
-        let in_lanes = |key: Option<&str>, i: usize| match key {
-            Some("lower") => i % 64 < 32,
-            Some(_) => i % 64 >= 32,
-            None => false,
+        let in_lanes = |key: Option<&str>, i: usize| {
+            let Some(key) = key else { return false };
+            let vectors = key.ends_with("vectors of 8") && d % 8 == 0;
+            let lane = if vectors { i / 8 % 64 } else { i % 64 };
+            (lane < 32) == key.starts_with("lower")
         };
         let whole = run.count("tail_dropped").map_or(d, |tile| d / tile.max(1) * tile.max(1));
         let half = run.key("half_lanes");
