@@ -102,6 +102,7 @@ private:
     bool run_ready_lanes();
     void release_barrier();
     void resolve_wave(unsigned first, unsigned last);
+    void resolve_matrix(WaveOp op, unsigned first, uint64_t active);
 
     uint8_t* stacks_ = nullptr;
     unsigned guarded_lanes_ = 0;
