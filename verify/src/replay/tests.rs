@@ -64,7 +64,8 @@ fn a_saved_case_is_read_back_and_judged_as_it_was() {
     let source = edited(gptq, "zero_without_plus_one");
     let bench = Bench::emulated(gptq, &source, Matrix::None).expect("compiles");
     let wanted = "gptq_dequant.zero_without_plus_one";
-    let replay = capture(&bench, wanted, 2).expect("runs").expect("a case shows it");
+    let mut replay = capture(&bench, wanted, 2).expect("runs").expect("a case shows it");
+    replay.matrix = Matrix::Mmac;
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("case.safetensors");
     replay.write(&path).expect("written");
@@ -118,6 +119,7 @@ fn a_file_that_makes_no_sense_is_refused_with_its_key() {
         replay.case.write_with(&path, &more).expect("written");
         refused(&path)
     };
+    assert!(write("replay.matrix", "wmma").contains("`replay.matrix`: expected `none`, `mfma`"));
     assert!(write("replay.structured", "maybe").contains("`replay.structured`: expected `true`"));
     assert!(write("replay.options", "{\"seed\":").contains("replay.options"));
     std::fs::write(&path, "no safetensors").expect("written");
