@@ -7,8 +7,17 @@ mod device;
 fn main() {
     println!("cargo:rerun-if-changed=emu/runtime");
     println!("cargo:rerun-if-changed=emu/include/assay_emu/abi.h");
-    let sources =
-        ["checks", "fiber", "findings", "scheduler", "session", "signals", "wave", "worker"];
+    let sources = [
+        "checks",
+        "fiber",
+        "findings",
+        "matrix",
+        "scheduler",
+        "session",
+        "signals",
+        "wave",
+        "worker",
+    ];
     cc::Build::new()
         .cpp(true)
         .std("c++17")

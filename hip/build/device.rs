@@ -27,6 +27,7 @@ pub(crate) fn build() {
     }
     println!("cargo:rerun-if-changed=kernels");
     println!("cargo:rerun-if-changed=device");
+    println!("cargo:rerun-if-changed=probes");
     println!("cargo:rerun-if-changed=include");
     let rocm = std::env::var_os("ROCM_PATH").map(PathBuf::from);
     let archs = archs(rocm.as_deref());
@@ -42,9 +43,13 @@ pub(crate) fn build() {
         compile(&hipcc, &source, &object, &archs);
         archive.object(object);
     }
-    let query = out.join("device_arch.o");
-    compile(&hipcc, Path::new("device/arch.hip"), &query, &archs);
-    archive.object(query);
+    for (source, object) in
+        [("device/arch.hip", "device_arch.o"), ("probes/matrix_layout.hip", "matrix_layout.o")]
+    {
+        let object = out.join(object);
+        compile(&hipcc, Path::new(source), &object, &archs);
+        archive.object(object);
+    }
     println!("cargo:rustc-env=ASSAY_HIPCC_VERSION={}", version(&hipcc));
     archive.compile("assay_kernels");
 

@@ -9,6 +9,7 @@ use assay_reference::Case;
 use crate::backend::{Backend, Launched};
 use crate::edits::{Edits, Mutant, SourceEdit};
 use crate::error::Error;
+use crate::matrix::Matrix;
 use crate::options::LaunchOptions;
 
 mod linear;
@@ -35,6 +36,12 @@ pub struct Kernel {
 }
 
 impl Kernel {
+    /// The builds that its source has: one for each kind of matrix instructions.
+    #[must_use]
+    pub fn builds(&self) -> &'static [Matrix] {
+        Matrix::builds(self.source)
+    }
+
     /// Whether a case is within the kernel's contract.
     ///
     /// # Errors
@@ -73,9 +80,11 @@ macro_rules! kernels {
             // Only the addresses are taken here; the kernel's module knows the types.
             unsafe extern "C" {
                 $($(fn $launcher();)+)*
+                fn matrix_layout(); // hip/probes
             }
             match name {
                 $($(stringify!($launcher) => Ok($launcher as *const c_void),)+)*
+                "matrix_layout" => Ok(matrix_layout as *const c_void),
                 _ => Err(Error::NoLauncher { launcher: name.to_owned() }),
             }
         }

@@ -17,6 +17,12 @@ const LDS_LIMIT: u64 = 64 * 1024;
 /// Targets that the hipcc of Hygon's DTK knows and upstream's does not.
 pub const DTK_ONLY: [&str; 3] = ["gfx928", "gfx936", "gfx938"];
 
+/// What a kernel may include of this crate.
+const HEADERS: [(&str, &str); 2] = [
+    ("assay_bf16.h", include_str!("../include/assay_bf16.h")),
+    ("assay_matrix.h", include_str!("../include/assay_matrix.h")),
+];
+
 /// What one device function needs.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Resources {
@@ -71,7 +77,7 @@ impl Resources {
 /// # Errors
 /// [`Error::Hipcc`] when there is no hipcc, it rejects the source or does not know the target.
 pub fn resources(source: &str, arch: &str) -> Result<Vec<Resources>, Error> {
-    let elf = compile(source, arch)?;
+    let elf = compile(source, arch, &[])?;
     let broken = |what: &str| Error::Hipcc(format!("the code object for {arch} {what}"));
     let metadata = metadata(&elf).ok_or_else(|| broken("has no AMDGPU metadata"))?;
     let functions = field(&metadata, "amdhsa.kernels").and_then(Value::as_array);
@@ -122,14 +128,19 @@ fn occupancy(it: &Resources) -> Option<u64> {
     Some(by_vgprs.min(by_sgprs).min(by_lds).min(most))
 }
 
-fn compile(source: &str, arch: &str) -> Result<Vec<u8>, Error> {
+/// The code object of a kernel's source for a target: an ELF file. `flags` are added to hipcc's.
+///
+/// # Errors
+/// As [`resources`].
+pub fn compile(source: &str, arch: &str, flags: &[&str]) -> Result<Vec<u8>, Error> {
     let folder =
         tempfile::tempdir().map_err(Error::io("create", Path::new("a temporary folder")))?;
     let (input, output) = (folder.path().join("kernel.hip"), folder.path().join("kernel.elf"));
     std::fs::write(&input, source).map_err(Error::io("write", &input))?;
-    let header = folder.path().join("assay_bf16.h");
-    std::fs::write(&header, include_str!("../include/assay_bf16.h"))
-        .map_err(Error::io("write", &header))?;
+    for (name, text) in HEADERS {
+        let header = folder.path().join(name);
+        std::fs::write(&header, text).map_err(Error::io("write", &header))?;
+    }
     let hipcc = std::env::var("HIPCC").unwrap_or_else(|_| "hipcc".to_owned());
     let result = Command::new(&hipcc)
         .args(["-std=c++17", "-O3", "-Wall", "-Werror", "-fno-crash-diagnostics", "-c"])
@@ -137,6 +148,7 @@ fn compile(source: &str, arch: &str) -> Result<Vec<u8>, Error> {
         .arg(format!("--offload-arch={arch}"))
         .arg("-I")
         .arg(folder.path())
+        .args(flags)
         .arg(&input)
         .arg("-o")
         .arg(&output)

@@ -3,6 +3,7 @@
 use serde::Deserialize;
 
 use crate::error::Error;
+use crate::matrix::Matrix;
 
 /// Text of a kernel source and what takes its place.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
@@ -24,6 +25,9 @@ pub struct SourceEdit {
     /// What has to change with it.
     #[serde(default)]
     pub also: Vec<Replacement>,
+    /// The build that it is about.
+    #[serde(default)]
+    pub matrix: Matrix,
     /// What the edited kernel does, in words.
     pub description: String,
 }

@@ -48,8 +48,8 @@ pub struct Identity {
     pub kernel: String,
     /// What runs it.
     pub backend: BackendKind,
-    /// `x86_64` for the emulator, what the runtime calls the device's architecture (`gfx906`) for
-    /// a device.
+    /// `x86_64` for the emulator, `x86_64:mmac` for a build with matrix instructions there, what
+    /// the runtime calls the device's architecture (`gfx906`) for a device.
     pub arch: String,
     /// sha256 of the source, 64 hexadecimal digits.
     pub source: String,
@@ -132,7 +132,7 @@ impl Backend {
             Self::Emulated(module) => Ok(Identity {
                 kernel: kernel.name.to_owned(),
                 backend: BackendKind::Emu,
-                arch: std::env::consts::ARCH.to_owned(),
+                arch: module.matrix().emulated_arch(),
                 source: sha256(module.source()),
                 code: module.code_sha256()?,
                 toolchain: module.toolchain().to_owned(),

@@ -23,7 +23,9 @@ mod finding;
 mod identity;
 #[path = "../kernels/mod.rs"]
 pub mod kernels;
+mod matrix;
 mod options;
+pub mod probe;
 
 pub use admit::{Admission, Admit, Admitted, Refusal};
 pub use backend::{Backend, Launched};
@@ -35,4 +37,5 @@ pub use error::Error;
 pub use finding::{Divergence, LaunchReport, LaunchStatus, MemoryFinding, Severity, Site};
 pub use identity::{BackendKind, Identity, sha256};
 pub use kernels::{Kernel, kernel, kernels};
+pub use matrix::Matrix;
 pub use options::LaunchOptions;

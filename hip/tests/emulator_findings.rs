@@ -116,6 +116,18 @@ fn shuffle_from_an_inactive_lane() {
 }
 
 #[test]
+fn matrix_instruction_without_one_of_the_lanes() {
+    for mode in [Plain, Checked] {
+        let probe = Probe { output_elements: 64, ..Probe::new("matrix_inactive_lane", mode) };
+        assert_eq!(
+            only(&probe, LaunchStatus::Completed).to_string(),
+            "an MMAC instruction at line 8 reads from a lane that does not take part \
+             (block 0,0,0 thread 0,0,0)"
+        );
+    }
+}
+
+#[test]
 fn dynamic_lds_overrun() {
     for mode in [Plain, Checked] {
         assert_clean(&Probe::new("dynamic_lds", mode));

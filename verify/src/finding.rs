@@ -65,6 +65,11 @@ pub const CODES: &[(&str, &str, &str)] = &[
     ),
     ("A020", "compile_error", "the kernel source does not compile"),
     ("A021", "launch_refused", "the launcher refused a shape inside the kernel's contract"),
+    (
+        "A022",
+        "matrix.layout",
+        "a matrix instruction holds its elements elsewhere than is published",
+    ),
     ("A030", "relation.scale", "a power of two on an input is not one on the output"),
     ("A031", "relation.permutation", "a permuted input does not give the output permuted"),
     ("A032", "relation.causality", "what comes later changes what came before"),

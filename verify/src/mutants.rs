@@ -3,7 +3,7 @@
 //! A mutant is data: an anchor in the kernel source and its replacement. It is compiled and checked
 //! like any source; what it is called and what is expected are compared with the findings afterwards.
 
-use assay_hip::{Kernel, mutate};
+use assay_hip::{Kernel, Matrix, mutate};
 use serde::Serialize;
 
 use crate::finding::Finding;
@@ -31,6 +31,8 @@ pub struct Edit {
     pub kind: Kind,
     /// The edited source.
     pub source: String,
+    /// The build that is checked.
+    pub matrix: Matrix,
     /// The finding that should come of it; `None` for controls.
     pub expected: Option<String>,
 }
@@ -90,6 +92,7 @@ pub fn edits() -> anyhow::Result<Vec<Edit>> {
                 name: format!("{}.{}", kernel.name, m.edit.name),
                 kind: Kind::Mutant,
                 source: mutate(kernel.source, &m.edit)?,
+                matrix: m.edit.matrix,
                 expected: Some(m.expect.clone()),
             });
         }
@@ -99,6 +102,7 @@ pub fn edits() -> anyhow::Result<Vec<Edit>> {
                 name: format!("{}.{}", kernel.name, c.name),
                 kind: Kind::Control,
                 source: mutate(kernel.source, c)?,
+                matrix: c.matrix,
                 expected: None,
             });
         }
@@ -111,10 +115,11 @@ pub fn edits() -> anyhow::Result<Vec<Edit>> {
 /// # Errors
 /// As [`check_kernel`].
 pub fn check(edit: &Edit, seed: u64) -> anyhow::Result<EditReport> {
-    let report = check_kernel(edit.kernel, &edit.source, seed, Profile::Power, &|| {})?;
+    let build = (edit.source.as_str(), edit.matrix);
+    let report = check_kernel(edit.kernel, build, seed, Profile::Power, &|| {})?;
     let mut report = grade(edit, report);
     if report.caught && report.findings.iter().all(|f| f.name.starts_with("memory.")) {
-        report.only_sanitize = results_pass(edit.kernel, &edit.source, seed)?;
+        report.only_sanitize = results_pass(edit.kernel, build, seed)?;
     }
     Ok(report)
 }

@@ -2,10 +2,13 @@
 //! through the judge, with the device's freedoms (last bits of exp, flushed subnormals, thread
 //! order) exercised.
 
+mod once;
+
 use std::sync::Arc;
 
 use assay_hip::emu::{Compiler, Mode, Placement};
-use assay_hip::{Backend, Kernel, LaunchOptions, LaunchStatus};
+use assay_hip::probe::layout::{self, LayoutMap};
+use assay_hip::{Backend, Kernel, LaunchOptions, LaunchStatus, Matrix};
 use assay_reference::ops::Scope;
 use assay_reference::{Case, Tensor};
 use rayon::prelude::*;
@@ -61,7 +64,7 @@ impl Profile {
 /// The outcome for one kernel.
 #[derive(Clone, Debug, Serialize)]
 pub struct KernelReport {
-    /// Kernel name.
+    /// Kernel name, with the build where it is not the plain one: `gemm_bf16 [mmac]`.
     pub kernel: String,
     /// The op that it implements.
     pub op: String,
@@ -108,13 +111,13 @@ pub fn cases(kernel: &Kernel, seed: u64) -> (Vec<Generated>, Vec<Outside>) {
 
 impl KernelReport {
     fn new(
-        kernel: &Kernel,
+        (kernel, matrix): (&Kernel, Matrix),
         (cases, outside): &(Vec<Generated>, Vec<Outside>),
         evidence: Evidence,
         judgement: Judgement,
     ) -> KernelReport {
         KernelReport {
-            kernel: kernel.name.into(),
+            kernel: matrix.label(kernel.name),
             op: kernel.op.into(),
             cases: cases.len(),
             outside: outside.clone(),
@@ -124,7 +127,7 @@ impl KernelReport {
     }
 
     fn failed(
-        kernel: &Kernel,
+        kernel: (&Kernel, Matrix),
         cases: &(Vec<Generated>, Vec<Outside>),
         findings: Vec<Finding>,
     ) -> KernelReport {
@@ -134,7 +137,8 @@ impl KernelReport {
     }
 }
 
-/// Checks `source` as an implementation of `kernel`. Nothing but the source and the cases decides.
+/// Checks `source`, built with these matrix instructions, as an implementation of `kernel`. Nothing but
+/// the source and the cases decides.
 ///
 /// `step` is called once for each case of each phase.
 ///
@@ -143,25 +147,32 @@ impl KernelReport {
 /// finding.
 pub fn check_kernel(
     kernel: &Kernel,
-    source: &str,
+    (source, matrix): (&str, Matrix),
     seed: u64,
     profile: Profile,
     step: &(dyn Fn() + Sync),
 ) -> anyhow::Result<KernelReport> {
     let cases = cases(kernel, seed);
-    let compiler = Compiler::find()?;
+    let compiler = Compiler::find()?.with_matrix(matrix);
+    let build = (kernel, matrix);
     let compile = |mode| match compiler.compile(source, mode) {
         Ok(module) => Ok(Ok(module)),
         Err(e @ assay_hip::Error::Compile { .. }) => Ok(Err(e)),
         Err(e) => Err(e),
     };
     let refused = |e: assay_hip::Error| {
-        KernelReport::failed(kernel, &cases, vec![Finding::new("compile_error", e.to_string())])
+        KernelReport::failed(build, &cases, vec![Finding::new("compile_error", e.to_string())])
     };
     let checked = match compile(Mode::Checked)? {
         Ok(module) => module,
         Err(e) => return Ok(refused(e)),
     };
+    if matrix != Matrix::None {
+        let findings = misplaced(layout::emulated(matrix)?.as_ref());
+        if !findings.is_empty() {
+            return Ok(KernelReport::failed(build, &cases, findings));
+        }
+    }
     let lds = checked.static_lds_bytes();
     let mut findings = memory_phase(kernel, &checked.into(), &cases.0, (seed, profile), step)?;
     if lds > LDS_LIMIT {
@@ -169,7 +180,7 @@ pub fn check_kernel(
         findings.insert(0, Finding::new("memory.lds_limit", text));
     }
     if !findings.is_empty() {
-        return Ok(KernelReport::failed(kernel, &cases, findings));
+        return Ok(KernelReport::failed(build, &cases, findings));
     }
     match compile(Mode::Plain)? {
         Ok(module) => check_backend(kernel, &module.into(), seed, profile, step),
@@ -177,13 +188,29 @@ pub fn check_kernel(
     }
 }
 
+/// What a matrix path must not be checked without: whether the registers are where the path expects them.
+fn misplaced(map: Option<&LayoutMap>) -> Vec<Finding> {
+    let misplaced = map.map_or(Vec::new(), LayoutMap::misplaced);
+    let Some(first) = misplaced.first() else { return Vec::new() };
+    let text = match misplaced.len() {
+        1 => first.to_string(),
+        n => format!("{first}, and {} more registers", n - 1),
+    };
+    vec![Finding::new("matrix.layout", text)]
+}
+
 /// Whether the results of `source` pass although an access check found something in it: a race that no
 /// schedule showed, a read beyond a buffer whose value is not used.
 ///
 /// # Errors
 /// As [`check_kernel`].
-pub fn results_pass(kernel: &Kernel, source: &str, seed: u64) -> anyhow::Result<bool> {
-    let Ok(module) = Compiler::find()?.compile(source, Mode::Plain) else { return Ok(false) };
+pub fn results_pass(
+    kernel: &Kernel,
+    (source, matrix): (&str, Matrix),
+    seed: u64,
+) -> anyhow::Result<bool> {
+    let compiler = Compiler::find()?.with_matrix(matrix);
+    let Ok(module) = compiler.compile(source, Mode::Plain) else { return Ok(false) };
     let report = check_backend(kernel, &module.into(), seed, Profile::Power, &|| {})?;
     Ok(report.judgement.verdict.is_pass())
 }
@@ -199,11 +226,21 @@ pub fn check_device(
     step: &(dyn Fn() + Sync),
 ) -> anyhow::Result<KernelReport> {
     match Backend::device() {
-        Ok(backend) => check_backend(kernel, &backend, seed, profile, step),
+        Ok(backend) => {
+            if kernel.builds().len() > 1 {
+                let findings = misplaced(layout::layout_map(&backend)?.as_ref());
+                if !findings.is_empty() {
+                    let cases = cases(kernel, seed);
+                    return Ok(KernelReport::failed((kernel, Matrix::None), &cases, findings));
+                }
+            }
+            check_backend(kernel, &backend, seed, profile, step)
+        }
         Err(assay_hip::Error::NoDevice { reason }) => {
             let judgement = Judgement::skipped(format!("no device: {reason}"));
             let nothing = (Vec::new(), Vec::new());
-            Ok(KernelReport::new(kernel, &nothing, Evidence::default(), judgement))
+            let build = (kernel, Matrix::None);
+            Ok(KernelReport::new(build, &nothing, Evidence::default(), judgement))
         }
         Err(e) => Err(e.into()),
     }
@@ -222,6 +259,11 @@ pub fn check_backend(
     profile: Profile,
     step: &(dyn Fn() + Sync),
 ) -> anyhow::Result<KernelReport> {
+    let matrix = match backend {
+        Backend::Emulated(module) => module.matrix(),
+        _ => Matrix::None, // of a device, the architecture says it
+    };
+    let build = (kernel, matrix);
     let own = cases(kernel, seed);
     let cases = &own.0;
     let runs: Vec<Runs> = cases
@@ -248,7 +290,7 @@ pub fn check_backend(
         }
     }
     if !findings.is_empty() {
-        return Ok(KernelReport::failed(kernel, &own, findings));
+        return Ok(KernelReport::failed(build, &own, findings));
     }
     let unseen = match profile {
         Profile::Standard | Profile::Sanitize => Unseen::Catalogue,
@@ -256,7 +298,11 @@ pub fn check_backend(
         Profile::Power => Unseen::Nothing,
     };
     let options = Options { scope: Scope::Kernel, unseen, preset: None };
-    let mut judgement = judge_all(kernel.op, &observations, &others, options)?;
+    let mut judgement = if kernel.builds().len() > 1 && others.is_empty() {
+        once::judge_once(kernel.op, &observations, options)?
+    } else {
+        judge_all(kernel.op, &observations, &others, options)?
+    };
     if judgement.verdict.is_pass() {
         // A fault with a name says more than a relation that it breaks.
         let claims = Claims { batch_invariant: true, scope: Scope::Kernel };
@@ -265,7 +311,7 @@ pub fn check_backend(
             judgement.verdict = Verdict::Fail { findings: broken };
         }
     }
-    Ok(KernelReport::new(kernel, &own, evidence, judgement))
+    Ok(KernelReport::new(build, &own, evidence, judgement))
 }
 
 /// A kernel on a backend as a subject: the output of one launch.

@@ -1,6 +1,9 @@
-// Wave operations: shuffles and votes among the 64 lanes of a wave.
+// Wave operations: shuffles, votes and matrix instructions among the 64 lanes of a wave.
+#include "matrix.h"
 #include "session.h"
 #include "worker.h"
+
+#include <algorithm>
 
 namespace assay_emu {
 
@@ -29,6 +32,8 @@ unsigned source_lane(const WaveCall& call, unsigned self) {
 
 bool is_shuffle(WaveOp op) { return op <= WaveOp::ShflXor; }
 
+bool is_matrix(WaveOp op) { return op == WaveOp::Mfma || op == WaveOp::Mmac; }
+
 } // namespace
 
 // Resolves one operation for the lanes [first, last) of a wave: of the operations
@@ -56,6 +61,10 @@ void Worker::resolve_wave(unsigned first, unsigned last) {
         if (call.value != 0) votes |= uint64_t{1} << (i - first);
     }
 
+    if (is_matrix(op)) {
+        resolve_matrix(op, first, active);
+        return;
+    }
     for (unsigned i = first; i < last; ++i) {
         const unsigned self = i - first;
         if ((active >> self & 1) == 0) continue;
@@ -84,6 +93,32 @@ void Worker::resolve_wave(unsigned first, unsigned last) {
             current = nullptr;
         }
     }
+}
+
+// The hardware reads the registers of all 64 lanes whatever the execution mask says, so a
+// matrix instruction that not all of them stand at has operands that nobody provided.
+void Worker::resolve_matrix(WaveOp op, unsigned first, uint64_t active) {
+    MatrixRegisters* registers[kWaveSize] = {};
+    Lane* some = nullptr;
+    for (unsigned self = 0; self < kWaveSize; ++self) {
+        if ((active >> self & 1) == 0) continue;
+        Lane& lane = lanes[first + self];
+        lane.state = LaneState::Ready;
+        registers[self] = reinterpret_cast<MatrixRegisters*>(lane.call.value);
+        if (some == nullptr) some = &lane;
+    }
+    if (active == ~uint64_t{0}) {
+        multiply(op, registers, session->options.ulps);
+        return;
+    }
+    for (MatrixRegisters* lane : registers)
+        if (lane != nullptr) std::fill_n(lane->d, 4, __builtin_nanf(""));
+    current = some;
+    Finding f = locate(FindingKind::InactiveLane);
+    f.detail = static_cast<uint32_t>(op);
+    f.line = some->call.line;
+    record(f);
+    current = nullptr;
 }
 
 } // namespace assay_emu

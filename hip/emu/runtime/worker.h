@@ -112,6 +112,7 @@ private:
     Lane* next_ready();
     void release_barrier();
     void resolve_wave(unsigned first, unsigned last);
+    void resolve_matrix(WaveOp op, unsigned first, uint64_t active);
 
     uint8_t* stacks_ = nullptr;
     unsigned guarded_lanes_ = 0;

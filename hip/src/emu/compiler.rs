@@ -9,6 +9,7 @@ use sha2::{Digest, Sha256};
 use super::module::Module;
 use super::symbols::SOURCE_FILE;
 use crate::error::Error;
+use crate::matrix::Matrix;
 
 /// How much a compiled kernel checks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -22,12 +23,14 @@ pub enum Mode {
 }
 
 /// What a kernel may include, by the path it includes it as.
-const HEADERS: [(&str, &str); 7] = [
+const HEADERS: [(&str, &str); 9] = [
     ("assay_bf16.h", include_str!("../../include/assay_bf16.h")),
+    ("assay_matrix.h", include_str!("../../include/assay_matrix.h")),
     ("hip/hip_runtime.h", include_str!("../../emu/include/hip/hip_runtime.h")),
     ("assay_emu/abi.h", include_str!("../../emu/include/assay_emu/abi.h")),
     ("assay_emu/math.h", include_str!("../../emu/include/assay_emu/math.h")),
     ("assay_emu/wave.h", include_str!("../../emu/include/assay_emu/wave.h")),
+    ("assay_emu/matrix.h", include_str!("../../emu/include/assay_emu/matrix.h")),
     ("assay_emu/atomics.h", include_str!("../../emu/include/assay_emu/atomics.h")),
     ("assay_emu/checks.h", include_str!("../../emu/include/assay_emu/checks.h")),
 ];
@@ -61,6 +64,7 @@ pub struct Compiler {
     command: String,
     version: String,
     cache: PathBuf,
+    matrix: Matrix,
 }
 
 impl Compiler {
@@ -76,13 +80,20 @@ impl Compiler {
         let found = candidates.iter().find_map(|command| Some((command, version(command)?)));
         let (command, version) =
             found.ok_or_else(|| Error::NoCompiler { tried: candidates.join(", ") })?;
-        Ok(Self { command: command.clone(), version, cache: default_cache() })
+        let matrix = Matrix::None;
+        Ok(Self { command: command.clone(), version, cache: default_cache(), matrix })
     }
 
     /// Keeps compiled modules in `directory` instead.
     #[must_use]
     pub fn with_cache(self, directory: impl Into<PathBuf>) -> Self {
         Self { cache: directory.into(), ..self }
+    }
+
+    /// Compiles for hardware with these matrix instructions; without this, for one with none.
+    #[must_use]
+    pub fn with_matrix(self, matrix: Matrix) -> Self {
+        Self { matrix, ..self }
     }
 
     /// The first line that the compiler says of its version.
@@ -102,7 +113,7 @@ impl Compiler {
         if !path.exists() {
             self.build(source, &flags, &path)?;
         }
-        Module::load(&path, source, mode, &self.version)
+        Module::load(&path, source, mode, self.matrix, &self.version)
     }
 
     fn is_clang(&self) -> bool {
@@ -141,6 +152,7 @@ impl Compiler {
                 "-fsanitize-recover=bounds-strict",
             ]),
         }
+        flags.extend(self.matrix.flag());
         if !self.is_clang() {
             flags.push("-fno-gnu-unique"); // lets the module be unloaded
         }

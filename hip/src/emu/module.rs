@@ -17,6 +17,7 @@ use super::symbols::SharedVariables;
 use crate::cells::Cells;
 use crate::error::Error;
 use crate::finding::{LaunchReport, LaunchStatus, MemoryFinding};
+use crate::matrix::Matrix;
 use crate::options::LaunchOptions;
 
 /// A kernel source compiled for the emulator and loaded. Cheap to clone.
@@ -28,6 +29,7 @@ struct Inner {
     path: PathBuf,
     source: String,
     mode: Mode,
+    matrix: Matrix,
     toolchain: String,
     shared: SharedVariables,
     tls_anchor: unsafe extern "C" fn() -> *mut c_void,
@@ -39,6 +41,7 @@ impl Module {
         path: &Path,
         source: &str,
         mode: Mode,
+        matrix: Matrix,
         toolchain: &str,
     ) -> Result<Self, Error> {
         let failed = |reason: String| Error::Load { path: path.to_owned(), reason };
@@ -65,13 +68,20 @@ impl Module {
         let shared = SharedVariables::read(path)?;
         let (path, source) = (path.to_owned(), source.to_owned());
         let toolchain = toolchain.to_owned();
-        Ok(Self(Arc::new(Inner { library, path, source, mode, toolchain, shared, tls_anchor })))
+        let inner = Inner { library, path, source, mode, matrix, toolchain, shared, tls_anchor };
+        Ok(Self(Arc::new(inner)))
     }
 
     /// Whether accesses are checked one by one.
     #[must_use]
     pub fn mode(&self) -> Mode {
         self.0.mode
+    }
+
+    /// The matrix instructions that it was compiled for.
+    #[must_use]
+    pub fn matrix(&self) -> Matrix {
+        self.0.matrix
     }
 
     /// The source that was compiled.

@@ -166,7 +166,13 @@ fn array(raw: &Finding, line: Option<u32>, context: &Context<'_>) -> String {
 }
 
 fn wave_op(op: u32) -> &'static str {
-    ["__shfl", "__shfl_up", "__shfl_down", "__shfl_xor"]
-        .get(op as usize)
-        .unwrap_or(&"a wave operation")
+    match op {
+        0 => "__shfl",
+        1 => "__shfl_up",
+        2 => "__shfl_down",
+        3 => "__shfl_xor",
+        8 => "an MFMA instruction",
+        9 => "an MMAC instruction",
+        _ => "a wave operation",
+    }
 }

@@ -29,6 +29,7 @@ use crate::emu::{Compiler, Mode};
 use crate::error::Error;
 use crate::finding::{LaunchReport, LaunchStatus};
 use crate::kernels::{Kernel, kernel, kernels};
+use crate::matrix::Matrix;
 use crate::options::LaunchOptions;
 
 /// The kernels of this crate on one backend each.
@@ -36,15 +37,19 @@ use crate::options::LaunchOptions;
 pub struct Kernels(BTreeMap<&'static str, Backend>);
 
 impl Kernels {
-    /// All kernels, compiled for the emulator; those that `replaced` names from another source.
+    /// All kernels, compiled for the emulator as for hardware with these matrix instructions; those
+    /// that `replaced` names from another source.
     ///
     /// # Errors
     /// When there is no C++ compiler or a source does not compile.
-    pub fn emulated(replaced: &BTreeMap<&str, String>) -> Result<Self, Error> {
-        let compiler = Compiler::find()?;
+    pub fn emulated(replaced: &BTreeMap<&str, String>, matrix: Matrix) -> Result<Self, Error> {
+        let plain = Compiler::find()?;
+        let matched = plain.clone().with_matrix(matrix);
         let mut out = BTreeMap::new();
         for kernel in kernels() {
             let source = replaced.get(kernel.name).map_or(kernel.source, String::as_str);
+            let has_path = Matrix::builds(source).contains(&matrix);
+            let compiler = if has_path { &matched } else { &plain };
             let module = compiler.compile(source, Mode::Plain)?;
             out.insert(kernel.name, Backend::Emulated(module));
         }

@@ -168,6 +168,11 @@ fn kernels_and_mutants_that_are_not_known() {
     cli::refused(check(&["--source", source.to_str().expect("UTF-8")]), &["--kernel"]);
     let missing = ["--kernel", "gemm_bf16", "--source", "/no/such/kernel.hip"];
     cli::refused(check(&missing), &["/no/such/kernel.hip"]);
+    // A kernel without that build, and a device, where nobody chooses it.
+    let build = ["--kernel", "silu_mul", "--matrix", "mmac"];
+    cli::refused(check(&build), &["no such build", "assay_matrix.h", "gemm_bf16"]);
+    let device = ["--kernel", "gemm_bf16", "--matrix", "mmac", "--backend", "hip"];
+    cli::refused(check(&device), &["--matrix", "architecture"]);
 }
 
 /// Usage errors are clap's: several lines, but the same exit code and the same silence.

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 
+use assay_hip::Matrix;
 use assay_hip::engine::{Engine, Kernels};
 use assay_hip::{Admission, Admit, Error, Identity, LaunchOptions, Refusal};
 use assay_reference::checkpoint::Checkpoint;
@@ -29,7 +30,7 @@ impl Admit for AllBut {
 }
 
 fn kernels() -> Kernels {
-    Kernels::emulated(&BTreeMap::new()).expect("the kernels compile")
+    Kernels::emulated(&BTreeMap::new(), Matrix::None).expect("the kernels compile")
 }
 
 fn engine<'a>(checkpoint: &'a Checkpoint, kernels: &'a Kernels) -> Engine<'a> {
@@ -143,8 +144,8 @@ fn every_launch_of_a_gptq_model_passes() {
 fn a_mutated_kernel_is_named_with_its_first_layer() {
     let edits = mutants::edits().expect("anchors");
     let edit = edits.iter().find(|e| e.name == "add_rms_norm.truncating_store").expect("a mutant");
-    let kernels = Kernels::emulated(&BTreeMap::from([("add_rms_norm", edit.source.clone())]))
-        .expect("compiles");
+    let replaced = BTreeMap::from([("add_rms_norm", edit.source.clone())]);
+    let kernels = Kernels::emulated(&replaced, Matrix::None).expect("compiles");
     let checkpoint = golden::checkpoint("trained-qwen3");
     let report = engine::diff(&checkpoint, &kernels, &prompt(), &mut |_, _, _| {}).expect("runs");
     let wrong: Vec<_> = report.nodes.iter().filter(|n| !n.judgement.verdict.is_pass()).collect();

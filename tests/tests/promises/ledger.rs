@@ -46,7 +46,8 @@ fn passed(ledger_file: &Path) {
         evidence: Evidence::default(),
         judgement,
     };
-    let identity = ledger::emulated(kernel, kernel.source).expect("compiles");
+    let identity =
+        ledger::emulated(kernel, kernel.source, assay_hip::Matrix::None).expect("compiles");
     ledger::append(ledger_file, Entry::of(&report, identity, 1)).expect("appended");
 }
 

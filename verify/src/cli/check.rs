@@ -4,11 +4,12 @@ use std::path::PathBuf;
 use std::time::Instant;
 
 use anyhow::{Context, bail};
-use assay_hip::{Backend, Kernel};
+use assay_hip::{Backend, Kernel, Matrix};
 use clap::{Args, ValueEnum};
 use rayon::prelude::*;
 use serde::Serialize;
 
+use super::kernels::Instructions;
 use super::{
     FINDINGS, HtmlArgs, JsonArgs, JunitArgs, PASS, SKIPPED, progress, read_source, replay,
 };
@@ -39,6 +40,9 @@ pub(super) struct CheckArgs {
     /// Check this source file instead of the kernel's own; it must define the same launcher
     #[arg(long, value_name = "FILE", conflicts_with_all = ["mutant", "mutants"])]
     source: Option<PathBuf>,
+    /// Only builds with these matrix instructions; by default every build that a source has is checked
+    #[arg(long, value_enum, conflicts_with = "mutant")]
+    matrix: Option<Instructions>,
     /// Seed of the cases, of the thread order and of --sample
     #[arg(long, default_value_t = 1)]
     seed: u64,
@@ -112,6 +116,7 @@ pub(super) fn run(args: &CheckArgs) -> anyhow::Result<u8> {
         let edits: Vec<Edit> = mutants::edits()?
             .into_iter()
             .filter(|e| kernels.iter().any(|k| k.name == e.kernel.name))
+            .filter(|e| args.matrix.is_none_or(|m| Matrix::from(m) == e.matrix))
             .collect();
         return run_edits(args, sample(edits, args), start);
     }
@@ -144,7 +149,48 @@ pub(super) fn selected(names: &[String]) -> anyhow::Result<Vec<&'static Kernel>>
         .collect()
 }
 
-fn run_kernels(args: &CheckArgs, kernels: &[&Kernel], start: Instant) -> anyhow::Result<u8> {
+/// A kernel as it is checked.
+struct Build<'a> {
+    kernel: &'static Kernel,
+    source: &'a str,
+    matrix: Matrix,
+}
+
+/// The builds to check. On a device the architecture decides, so that there is one of each kernel.
+fn builds<'a>(
+    args: &CheckArgs,
+    kernels: &[&'static Kernel],
+    source: Option<&'a str>,
+) -> anyhow::Result<Vec<Build<'a>>> {
+    let wanted = args.matrix.map(Matrix::from);
+    if args.backend == Subject::Hip {
+        if wanted.is_some() {
+            bail!("--matrix is for the emulator: on a device the architecture decides");
+        }
+        let plain =
+            |k: &&'static Kernel| Build { kernel: *k, source: k.source, matrix: Matrix::None };
+        return Ok(kernels.iter().map(plain).collect());
+    }
+    let mut out = Vec::new();
+    for &kernel in kernels {
+        let source = source.unwrap_or(kernel.source);
+        let own = Matrix::builds(source).iter().filter(|m| wanted.is_none_or(|w| w == **m));
+        out.extend(own.map(|&matrix| Build { kernel, source, matrix }));
+    }
+    if out.is_empty() {
+        bail!(
+            "no such build: a source has matrix paths when it includes \"assay_matrix.h\"; those of \
+             gemm_bf16 and attention_prefill_d128 do"
+        );
+    }
+    Ok(out)
+}
+
+fn run_kernels(
+    args: &CheckArgs,
+    kernels: &[&'static Kernel],
+    start: Instant,
+) -> anyhow::Result<u8> {
     let source = args.source.as_deref().map(read_source).transpose()?;
     if source.is_some() && kernels.len() != 1 {
         bail!("--source needs exactly one --kernel, whose launcher the file defines");
@@ -154,6 +200,7 @@ fn run_kernels(args: &CheckArgs, kernels: &[&Kernel], start: Instant) -> anyhow:
             "--source is compiled for the emulator: a device runs the kernels that were built in"
         );
     }
+    let builds = builds(args, kernels, source.as_deref())?;
     let profile = match args {
         _ if args.quick => Profile::Power,
         _ if args.full => Profile::Full,
@@ -161,15 +208,16 @@ fn run_kernels(args: &CheckArgs, kernels: &[&Kernel], start: Instant) -> anyhow:
         _ if args.pairs => Profile::Pairs,
         _ => Profile::Standard,
     };
-    let bar = progress::bar(kernels.iter().map(|k| suite::steps(k, args.seed)).sum());
+    let bar = progress::bar(builds.iter().map(|b| suite::steps(b.kernel, args.seed)).sum());
     progress::show_searches(&bar);
     let mut reports = Vec::new();
-    for kernel in kernels {
-        bar.set_message(kernel.name);
-        let source = source.as_deref().unwrap_or(kernel.source);
+    for &Build { kernel, source, matrix } in &builds {
+        bar.set_message(matrix.label(kernel.name));
         let step = || bar.inc(1);
         reports.push(match args.backend {
-            Subject::Emu => suite::check_kernel(kernel, source, args.seed, profile, &step)?,
+            Subject::Emu => {
+                suite::check_kernel(kernel, (source, matrix), args.seed, profile, &step)?
+            }
             Subject::Hip => suite::check_device(kernel, args.seed, profile, &step)?,
         });
     }
@@ -195,11 +243,11 @@ fn run_kernels(args: &CheckArgs, kernels: &[&Kernel], start: Instant) -> anyhow:
         html::check(&reports, line).render()
     })?;
     if code == FINDINGS {
-        save(args, kernels, source.as_deref(), &reports)?;
+        save(args, &builds, &reports)?;
     }
     args.junit.write("assay check", start, || junit::check(&reports))?;
     if let Some(path) = &args.ledger {
-        record(path, args, kernels, source.as_deref(), &reports)?;
+        record(path, args, &builds, &reports)?;
     }
     if let Some(path) = &args.json.json {
         let body = CheckBody { kernels: reports };
@@ -209,19 +257,14 @@ fn run_kernels(args: &CheckArgs, kernels: &[&Kernel], start: Instant) -> anyhow:
 }
 
 /// Saves a case of each failing kernel, or says how to.
-fn save(
-    args: &CheckArgs,
-    kernels: &[&Kernel],
-    source: Option<&str>,
-    reports: &[KernelReport],
-) -> anyhow::Result<()> {
+fn save(args: &CheckArgs, builds: &[Build<'_>], reports: &[KernelReport]) -> anyhow::Result<()> {
     let Some(folder) = &args.save else {
         args.json.say("`--save FOLDER` keeps the smallest failing case for `assay replay`\n");
         return Ok(());
     };
-    for (kernel, report) in kernels.iter().zip(reports) {
+    for (&Build { kernel, source, matrix }, report) in builds.iter().zip(reports) {
         let bench = || match args.backend {
-            Subject::Emu => Bench::emulated(kernel, source.unwrap_or(kernel.source)),
+            Subject::Emu => Bench::emulated(kernel, source, matrix),
             Subject::Hip => Bench::device(kernel),
         };
         replay::save(folder, report, bench, args.seed, !args.no_shrink)?;
@@ -233,17 +276,16 @@ fn save(
 fn record(
     path: &std::path::Path,
     args: &CheckArgs,
-    kernels: &[&Kernel],
-    source: Option<&str>,
+    builds: &[Build<'_>],
     reports: &[KernelReport],
 ) -> anyhow::Result<()> {
     let mut entries = Vec::new();
-    for (kernel, report) in kernels.iter().zip(reports) {
+    for (&Build { kernel, source, matrix }, report) in builds.iter().zip(reports) {
         if matches!(report.judgement.verdict, Verdict::Skipped { .. }) {
             continue;
         }
         let identity = match args.backend {
-            Subject::Emu => ledger::emulated(kernel, source.unwrap_or(kernel.source))?,
+            Subject::Emu => ledger::emulated(kernel, source, matrix)?,
             Subject::Hip => Backend::device()?.identity(kernel)?,
         };
         entries.extend(Entry::of(report, identity, args.seed));

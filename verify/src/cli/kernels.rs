@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use anyhow::{bail, ensure};
+use assay_hip::Matrix;
 use assay_hip::engine::Kernels;
 use clap::{Args, ValueEnum};
 
@@ -27,6 +28,30 @@ pub(super) struct Replaced {
     /// The source file of --kernel; it must define the same launchers
     #[arg(long, value_name = "FILE", requires = "kernel")]
     source: Option<PathBuf>,
+    /// With --backend emu: build the kernels as for hardware with these matrix instructions
+    #[arg(long, value_enum, requires = "backend")]
+    matrix: Option<Instructions>,
+}
+
+/// Matrix instructions of the hardware that a kernel is built for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(super) enum Instructions {
+    /// None: the vector unit alone
+    None,
+    /// AMD's MFMA (gfx90a)
+    Mfma,
+    /// Hygon's MMAC (gfx928, gfx936, gfx938)
+    Mmac,
+}
+
+impl From<Instructions> for Matrix {
+    fn from(it: Instructions) -> Matrix {
+        match it {
+            Instructions::None => Matrix::None,
+            Instructions::Mfma => Matrix::Mfma,
+            Instructions::Mmac => Matrix::Mmac,
+        }
+    }
 }
 
 impl OnKernels {
@@ -40,8 +65,14 @@ impl OnKernels {
             }
             sources.insert(name.as_str(), read_source(path)?);
         }
+        if self == OnKernels::Hip && replaced.matrix.is_some() {
+            bail!("--matrix is for the emulator: on a device the architecture decides");
+        }
         match self {
-            OnKernels::Emu => Ok(Kernels::emulated(&sources)?),
+            OnKernels::Emu => {
+                let matrix = replaced.matrix.map_or(Matrix::None, Matrix::from);
+                Ok(Kernels::emulated(&sources, matrix)?)
+            }
             OnKernels::Hip => Ok(Kernels::device()?),
         }
     }

@@ -120,7 +120,7 @@ fn rerun(args: &ReplayArgs, name: &String, replay: &Replay) -> anyhow::Result<Tr
         )?,
         None => kernel.source.to_string(),
     };
-    let bench = Bench::emulated(kernel, &source)?;
+    let bench = Bench::emulated(kernel, &source, replay.matrix)?;
     bench.try_case(&replay.generated(), &replay.options, replay.checked)
 }
 
@@ -162,7 +162,9 @@ pub(super) fn save<'a>(
             replay.finding = Some(wanted.clone());
         }
     }
-    let path = folder.join(format!("{}-{wanted}.safetensors", report.kernel));
+    // `gemm_bf16 [mmac]` without the brackets.
+    let build = report.kernel.replace(" [", "-").replace(']', "");
+    let path = folder.join(format!("{build}-{wanted}.safetensors"));
     replay.write(&path)?;
     let shapes: Vec<String> =
         replay.case.tensors.iter().map(|(name, t)| format!("{name} {:?}", t.shape())).collect();

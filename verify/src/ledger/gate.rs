@@ -1,7 +1,7 @@
 //! The gate: whether the ledger holds passing, current evidence for what is required.
 
 use assay_hip::emu::{Compiler, Mode};
-use assay_hip::{Admission, Admit, Backend, BackendKind, Identity, Kernel, Refusal};
+use assay_hip::{Admission, Admit, Backend, BackendKind, Identity, Kernel, Matrix, Refusal};
 use serde::Serialize;
 
 use super::entry::Result as Ended;
@@ -190,10 +190,17 @@ fn same_arch(wanted: &str, here: &str) -> bool {
 
 fn check_command(required: &Requirement) -> String {
     let name = &required.name;
+    let matrix = match required.arch.as_deref().map_or(Matrix::None, Matrix::of_arch) {
+        Matrix::None => String::new(),
+        matrix => format!(" --matrix {matrix}"),
+    };
     match (required.backend, &required.source) {
-        (BackendKind::Emu, None) => format!("run `assay check --kernel {name} --ledger FILE`"),
+        (BackendKind::Emu, None) => {
+            format!("run `assay check --kernel {name}{matrix} --ledger FILE`")
+        }
         (BackendKind::Emu, Some(source)) => {
-            format!("run `assay check --kernel {name} --source {} --ledger FILE`", source.display())
+            let source = source.display();
+            format!("run `assay check --kernel {name}{matrix} --source {source} --ledger FILE`")
         }
         (BackendKind::Hip, _) => {
             format!("run `assay check --backend hip --kernel {name} --ledger FILE` on the device")
@@ -202,17 +209,22 @@ fn check_command(required: &Requirement) -> String {
     }
 }
 
-/// What the emulator would run of a source. One that does not compile has no code.
+/// What the emulator would run of a source, built with these matrix instructions. One that does not
+/// compile has no code.
 ///
 /// # Errors
 /// When there is no C++ compiler, or the emulator cannot run.
-pub fn emulated(kernel: &Kernel, source: &str) -> Result<Identity, assay_hip::Error> {
-    let compiler = Compiler::find()?;
+pub fn emulated(
+    kernel: &Kernel,
+    source: &str,
+    matrix: Matrix,
+) -> Result<Identity, assay_hip::Error> {
+    let compiler = Compiler::find()?.with_matrix(matrix);
     match compiler.compile(source, Mode::Plain) {
         Err(assay_hip::Error::Compile { .. }) => Ok(Identity {
             kernel: kernel.name.into(),
             backend: BackendKind::Emu,
-            arch: std::env::consts::ARCH.into(),
+            arch: matrix.emulated_arch(),
             source: assay_hip::sha256(source),
             code: String::new(),
             toolchain: compiler.version().into(),
@@ -241,7 +253,8 @@ fn present(required: &Requirement, ledger: &Ledger) -> anyhow::Result<Result<Ide
     }
     let read = |path| std::fs::read_to_string(path).map_err(LedgerError::io("read", path));
     let own = required.source.as_deref().map(read).transpose()?;
-    Ok(Ok(emulated(kernel, own.as_deref().unwrap_or(kernel.source))?))
+    let matrix = required.arch.as_deref().map_or(Matrix::None, Matrix::of_arch);
+    Ok(Ok(emulated(kernel, own.as_deref().unwrap_or(kernel.source), matrix)?))
 }
 
 /// A foreign process: current when each required object is among those that an entry mapped. The

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use assay_hip::emu::{Compiler, Mode, Placement};
-use assay_hip::{Backend, Kernel, LaunchOptions, LaunchStatus};
+use assay_hip::{Backend, Kernel, LaunchOptions, LaunchStatus, Matrix};
 use assay_reference::Tensor;
 use assay_reference::ops::{Erased, Op};
 
@@ -21,6 +21,7 @@ const CHECKED_ELEMENTS: usize = 100_000;
 pub struct Bench<'a> {
     kernel: &'a Kernel,
     source: Option<String>,
+    matrix: Matrix,
     plain: Backend,
     checked: Option<Backend>,
 }
@@ -42,15 +43,16 @@ impl Trial {
 }
 
 impl<'a> Bench<'a> {
-    /// A source on the emulator.
+    /// A source on the emulator, built with these matrix instructions.
     ///
     /// # Errors
     /// When there is no compiler, or it refuses the source.
-    pub fn emulated(kernel: &'a Kernel, source: &str) -> anyhow::Result<Bench<'a>> {
-        let compiler = Compiler::find()?;
+    pub fn emulated(kernel: &'a Kernel, source: &str, matrix: Matrix) -> anyhow::Result<Bench<'a>> {
+        let compiler = Compiler::find()?.with_matrix(matrix);
         Ok(Bench {
             kernel,
             source: Some(source.into()),
+            matrix,
             plain: compiler.compile(source, Mode::Plain)?.into(),
             checked: Some(compiler.compile(source, Mode::Checked)?.into()),
         })
@@ -61,7 +63,8 @@ impl<'a> Bench<'a> {
     /// # Errors
     /// When there is no device.
     pub fn device(kernel: &'a Kernel) -> anyhow::Result<Bench<'a>> {
-        Ok(Bench { kernel, source: None, plain: Backend::device()?, checked: None })
+        let (source, matrix, checked) = (None, Matrix::None, None);
+        Ok(Bench { kernel, source, matrix, plain: Backend::device()?, checked })
     }
 
     /// Runs one case and judges it alone.
@@ -111,6 +114,7 @@ impl<'a> Bench<'a> {
             structured: g.structured,
             kernel: Some(self.kernel.name.into()),
             source: self.source.clone(),
+            matrix: self.matrix,
             checked,
             options: options.clone(),
             finding: None,

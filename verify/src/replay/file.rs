@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, bail, ensure};
-use assay_hip::LaunchOptions;
+use assay_hip::{LaunchOptions, Matrix};
 use assay_reference::ops::{Erased, Op, Scope};
 use assay_reference::{Case, Dtype, Tensor};
 
@@ -26,6 +26,8 @@ pub struct Replay {
     pub kernel: Option<String>,
     /// Its source.
     pub source: Option<String>,
+    /// The matrix instructions that it was built with.
+    pub matrix: Matrix,
     /// Whether it ran with every access checked.
     pub checked: bool,
     /// How it was launched.
@@ -108,6 +110,9 @@ impl Replay {
             ("replay.checked".into(), self.checked.to_string()),
             ("replay.options".into(), serde_json::to_string(&self.options)?),
         ]);
+        if self.matrix != Matrix::None {
+            extra.insert("replay.matrix".into(), self.matrix.name().into());
+        }
         let texts =
             [("kernel", &self.kernel), ("source", &self.source), ("finding", &self.finding)];
         for (key, text) in texts {
@@ -137,7 +142,19 @@ impl Replay {
                 format!("{}: metadata `replay.options` cannot be used", path.display())
             })?,
         };
+        let matrix = match get("matrix") {
+            None => Matrix::None,
+            Some(name) => {
+                Matrix::ALL.into_iter().find(|m| m.name() == name).with_context(|| {
+                    let path = path.display();
+                    format!(
+                        "{path}: metadata `replay.matrix`: expected `none`, `mfma` or `mmac`, got `{name}`"
+                    )
+                })?
+            }
+        };
         Ok(Replay {
+            matrix,
             label: get("label").unwrap_or_else(|| case.family.clone()),
             structured: flag("structured")?,
             checked: flag("checked")?,

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use assay_hip::{Kernel, kernel, mutate};
+use assay_hip::{Kernel, Matrix, kernel, mutate};
 use assay_reference::Tensor;
 
 use super::{Bench, Replay, capture, shrink};
@@ -19,7 +19,7 @@ fn edited(kernel: &Kernel, name: &str) -> String {
 /// Captures and shrinks what a mutant of `name` shows as `finding`.
 fn shrunk(kernel_name: &str, name: &str, finding: &str) -> (Replay, Generated) {
     let kernel = kernel(kernel_name).expect("a kernel");
-    let bench = Bench::emulated(kernel, &edited(kernel, name)).expect("compiles");
+    let bench = Bench::emulated(kernel, &edited(kernel, name), Matrix::None).expect("compiles");
     let replay = capture(&bench, finding, 1).expect("runs").expect("a case shows it");
     assert_eq!(replay.finding.as_deref(), Some(finding));
     let (options, checked) = (replay.options.clone(), replay.checked);
@@ -29,7 +29,7 @@ fn shrunk(kernel_name: &str, name: &str, finding: &str) -> (Replay, Generated) {
     assert!(small.tried <= 301, "{}", small.tried);
     assert_eq!(of(&small.case).as_deref(), Some(finding), "{}", small.case.label);
     // The sound kernel is right on the same case.
-    let sound = Bench::emulated(kernel, kernel.source).expect("compiles");
+    let sound = Bench::emulated(kernel, kernel.source, Matrix::None).expect("compiles");
     let trial = sound.try_case(&small.case, &options, checked).expect("within the contract");
     assert!(trial.finding().is_none(), "{:?}", trial.judgement);
     (replay, small.case)
@@ -73,9 +73,10 @@ fn a_failing_argmax_is_captured() {
 fn a_saved_case_is_read_back_and_judged_as_it_was() {
     let gptq = kernel("gptq_dequant").expect("a kernel");
     let source = edited(gptq, "zero_without_plus_one");
-    let bench = Bench::emulated(gptq, &source).expect("compiles");
+    let bench = Bench::emulated(gptq, &source, Matrix::None).expect("compiles");
     let wanted = "gptq_dequant.zero_without_plus_one";
-    let replay = capture(&bench, wanted, 2).expect("runs").expect("a case shows it");
+    let mut replay = capture(&bench, wanted, 2).expect("runs").expect("a case shows it");
+    replay.matrix = Matrix::Mmac;
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("case.safetensors");
     replay.write(&path).expect("written");
@@ -89,7 +90,7 @@ fn a_saved_case_is_read_back_and_judged_as_it_was() {
     let first = judged[0].1.verdict.findings().first().map(|f| f.name.clone());
     assert_eq!(first.as_deref(), Some(wanted));
     // The sound kernel on the same file.
-    let sound = Bench::emulated(gptq, gptq.source).expect("compiles");
+    let sound = Bench::emulated(gptq, gptq.source, Matrix::None).expect("compiles");
     let trial = sound.try_case(&read.generated(), &read.options, read.checked).expect("runs");
     assert!(matches!(trial.judgement.verdict, Verdict::Pass { .. }), "{:?}", trial.judgement);
 }
@@ -99,7 +100,11 @@ fn a_file_that_makes_no_sense_is_refused_with_its_key() {
     let mut replay = {
         let g = crate::families::cases("gptq_dequant", 1).pop().expect("cases");
         let gptq = kernel("gptq_dequant").expect("a kernel");
-        Bench::emulated(gptq, gptq.source).expect("compiles").replay(&g, &Default::default(), false)
+        Bench::emulated(gptq, gptq.source, Matrix::None).expect("compiles").replay(
+            &g,
+            &Default::default(),
+            false,
+        )
     };
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("case.safetensors");
@@ -125,6 +130,7 @@ fn a_file_that_makes_no_sense_is_refused_with_its_key() {
         replay.case.write_with(&path, &more).expect("written");
         refused(&path)
     };
+    assert!(write("replay.matrix", "wmma").contains("`replay.matrix`: expected `none`, `mfma`"));
     assert!(write("replay.structured", "maybe").contains("`replay.structured`: expected `true`"));
     assert!(write("replay.options", "{\"seed\":").contains("replay.options"));
     std::fs::write(&path, "no safetensors").expect("written");

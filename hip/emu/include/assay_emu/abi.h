@@ -8,7 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#define ASSAY_EMU_ABI_VERSION 1
+#define ASSAY_EMU_ABI_VERSION 2
 
 struct dim3 {
     uint32_t x, y, z;
@@ -43,12 +43,30 @@ struct MathConfig {
     uint64_t seed; // decides the direction, argument by argument
 };
 
-enum class WaveOp : uint32_t { Shfl, ShflUp, ShflDown, ShflXor, Ballot, Any, All, Sync };
+// src/emu/report.rs names those that findings can be about, by their numbers.
+enum class WaveOp : uint32_t {
+    Shfl,
+    ShflUp,
+    ShflDown,
+    ShflXor,
+    Ballot,
+    Any,
+    All,
+    Sync,
+    Mfma, // D = A B + C of 16 x 16 x 16, bf16 into f32, by AMD's lane layout
+    Mmac, // the same by Hygon's
+};
+
+// The registers with which a lane takes part in a matrix instruction.
+struct MatrixRegisters {
+    uint16_t a[4], b[4]; // bf16
+    float c[4], d[4];
+};
 
 struct WaveCall {
     WaveOp op;
     uint32_t line;
-    uint64_t value; // payload of a shuffle, predicate of a vote
+    uint64_t value; // payload of a shuffle, predicate of a vote, address of MatrixRegisters
     int32_t operand; // source lane, delta or mask of a shuffle
     uint32_t width;
 };

@@ -113,6 +113,7 @@ inline T max(T a, T b) { return a < b ? b : a; }
 
 #include "assay_emu/math.h"
 #include "assay_emu/wave.h"
+#include "assay_emu/matrix.h"
 #include "assay_emu/atomics.h"
 #ifdef ASSAY_EMU_CHECKED
 #include "assay_emu/checks.h"

@@ -1,7 +1,7 @@
 //! The gate lets through what passed as it is now, and nothing else.
 
 use assay_hip::emu::{Compiler, Mode};
-use assay_hip::{Admit, Admitted, Backend, BackendKind, kernel};
+use assay_hip::{Admit, Admitted, Backend, BackendKind, Matrix, kernel};
 
 use super::{entry, identity, ledger};
 use crate::ledger::{
@@ -38,6 +38,33 @@ fn without_an_entry_it_is_missing() {
     let mut elsewhere = entry(1);
     elsewhere.identity.arch = "aarch64".into();
     assert_eq!(on([elsewhere]).status, Status::Missing);
+}
+
+/// Evidence of a build says nothing of a build with other matrix instructions, though its kernel and
+/// its source are the same.
+#[test]
+fn a_build_with_matrix_instructions_needs_evidence_of_its_own() {
+    let [plain, mfma, mmac] = Matrix::ALL.map(|m| {
+        let mut it = identity();
+        it.arch = m.emulated_arch();
+        assert_eq!(Matrix::of_arch(&it.arch), m);
+        it
+    });
+    let mut of_mmac = entry(1);
+    of_mmac.identity = mmac.clone();
+    let record = ledger([of_mmac]);
+    assert!(record.admit(&mmac).is_ok());
+    for other in [&plain, &mfma] {
+        let refusal = record.admit(other).expect_err("never checked");
+        assert!(refusal.reason.contains("missing"), "{refusal}");
+    }
+    // A list asks for a build by its architecture; without one, for what would run.
+    let mut wanted = required();
+    wanted.arch = Some(mmac.arch.clone());
+    assert_eq!(decide(&record, &wanted, &mmac).status, Status::Ok);
+    let decision = decide(&ledger([]), &wanted, &mmac);
+    assert!(decision.reason.contains("--matrix mmac --ledger"), "{decision:?}");
+    assert_eq!(decide(&record, &wanted, &plain).status, Status::WrongArch);
 }
 
 #[test]
