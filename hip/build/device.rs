@@ -8,7 +8,7 @@ use std::process::Command;
 const DEFAULT_ARCHS: &str = "gfx906,gfx90a";
 
 /// The runtime functions that `src/device` calls.
-const FUNCTIONS: [&str; 10] = [
+const FUNCTIONS: [&str; 11] = [
     "hipGetDeviceCount",
     "hipSetDevice",
     "hipDeviceGetName",
@@ -19,6 +19,7 @@ const FUNCTIONS: [&str; 10] = [
     "hipMemcpy",
     "hipMemset",
     "hipDeviceSynchronize",
+    "hipGetErrorName",
 ];
 
 pub(crate) fn build() {
@@ -26,6 +27,7 @@ pub(crate) fn build() {
         println!("cargo:rerun-if-env-changed={variable}");
     }
     println!("cargo:rerun-if-changed=kernels");
+    println!("cargo:rerun-if-changed=probes");
     println!("cargo:rerun-if-changed=device");
     println!("cargo:rerun-if-changed=include");
     let rocm = std::env::var_os("ROCM_PATH").map(PathBuf::from);
@@ -39,6 +41,12 @@ pub(crate) fn build() {
     for source in kernel_sources() {
         let name = source.parent().and_then(Path::file_name).expect("a kernel's folder");
         let object = out.join(name).with_extension("o");
+        compile(&hipcc, &source, &object, &archs);
+        archive.object(object);
+    }
+    for source in hip_files("probes") {
+        let name = source.file_stem().expect("a probe's file").to_string_lossy();
+        let object = out.join(format!("probe_{name}.o"));
         compile(&hipcc, &source, &object, &archs);
         archive.object(object);
     }
@@ -86,6 +94,15 @@ fn kernel_sources() -> Vec<PathBuf> {
         .collect();
     sources.sort();
     sources
+}
+
+/// The .hip files of a folder.
+fn hip_files(folder: &str) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(folder).expect("a folder of sources");
+    let mut files: Vec<PathBuf> = entries.filter_map(|entry| Some(entry.ok()?.path())).collect();
+    files.retain(|path| path.extension().is_some_and(|extension| extension == "hip"));
+    files.sort();
+    files
 }
 
 fn hipcc(rocm: Option<&Path>) -> PathBuf {

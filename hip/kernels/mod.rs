@@ -11,7 +11,7 @@ use crate::edits::{Edits, Mutant, SourceEdit};
 use crate::error::Error;
 use crate::options::LaunchOptions;
 
-mod linear;
+pub(crate) mod linear;
 
 /// Runs a kernel on a case of its op.
 pub type Run = fn(&Backend, &Case, &LaunchOptions) -> Result<Launched, Error>;
@@ -133,7 +133,7 @@ pub fn kernel(name: &str) -> Option<&'static Kernel> {
 }
 
 /// A case's tensor by argument name.
-fn tensor<'a>(
+pub(crate) fn tensor<'a>(
     kernel: &'static str,
     case: &'a Case,
     argument: &'static str,

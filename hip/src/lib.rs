@@ -23,6 +23,8 @@ mod identity;
 #[path = "../kernels/mod.rs"]
 pub mod kernels;
 mod options;
+pub mod probe;
+pub mod vendor;
 
 pub use admit::{Admission, Admit, Admitted, Refusal};
 pub use backend::{Backend, Launched};

@@ -4,6 +4,7 @@
 
 mod cases;
 mod exact;
+mod probes;
 
 use assay_hip::emu::{Compiler, Mode};
 use assay_hip::{Backend, Kernel, LaunchOptions, Launched, kernel, kernels, mutate};

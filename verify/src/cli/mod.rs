@@ -1,6 +1,7 @@
 //! The command line: parse, then run.
 
 mod check;
+mod device_probe;
 mod diff;
 mod gate;
 mod kernels;
@@ -66,6 +67,8 @@ enum Command {
     Power(power::PowerArgs),
     /// Ask a ledger whether the kernels that a service needs passed, as they are now
     Gate(gate::GateArgs),
+    /// Measure the arithmetic of a device, or of the emulator, with small probe kernels
+    DeviceProbe(device_probe::ProbeArgs),
     /// Repeat the judgement of a saved case, or run a kernel on it
     Replay(replay::ReplayArgs),
     /// Compile the kernels with hipcc and list their registers, shared memory and spills
@@ -210,6 +213,7 @@ fn dispatch(cli: Cli) -> anyhow::Result<u8> {
         Command::Diff(args) => diff::run(&args),
         Command::Power(args) => power::run(&args),
         Command::Gate(args) => gate::run(&args),
+        Command::DeviceProbe(args) => device_probe::run(&args),
         Command::Replay(args) => replay::run(&args),
         Command::Kernels(args) => resources::run(&args),
         Command::List(args) => list::run(&args),

@@ -64,6 +64,15 @@ impl<'a> Bench<'a> {
         Ok(Bench { kernel, source: None, plain: Backend::device()?, checked: None })
     }
 
+    /// A function of a vendor's library on a device.
+    ///
+    /// # Errors
+    /// When there is no device or no library.
+    pub fn vendor(subject: &'a assay_hip::vendor::Subject) -> anyhow::Result<Bench<'a>> {
+        let plain = assay_hip::vendor::open(subject.vendor)?;
+        Ok(Bench { kernel: &subject.kernel, source: None, plain, checked: None })
+    }
+
     /// Runs one case and judges it alone.
     ///
     /// # Errors
