@@ -127,9 +127,13 @@ fn compile(source: &str, arch: &str) -> Result<Vec<u8>, Error> {
         tempfile::tempdir().map_err(Error::io("create", Path::new("a temporary folder")))?;
     let (input, output) = (folder.path().join("kernel.hip"), folder.path().join("kernel.elf"));
     std::fs::write(&input, source).map_err(Error::io("write", &input))?;
-    let header = folder.path().join("assay_bf16.h");
-    std::fs::write(&header, include_str!("../include/assay_bf16.h"))
-        .map_err(Error::io("write", &header))?;
+    for (name, text) in [
+        ("assay_bf16.h", include_str!("../include/assay_bf16.h")),
+        ("assay_fp8.h", include_str!("../include/assay_fp8.h")),
+    ] {
+        let header = folder.path().join(name);
+        std::fs::write(&header, text).map_err(Error::io("write", &header))?;
+    }
     let hipcc = std::env::var("HIPCC").unwrap_or_else(|_| "hipcc".to_owned());
     let result = Command::new(&hipcc)
         .args(["-std=c++17", "-O3", "-Wall", "-Werror", "-fno-crash-diagnostics", "-c"])

@@ -14,6 +14,7 @@ pub mod canary;
 pub mod convert;
 mod exact;
 pub mod gemm;
+mod operands;
 mod order;
 mod sgemm;
 pub mod vector;

@@ -189,20 +189,21 @@ fn product(
     dtype: Dtype,
 ) -> Result<(Vec<Reading>, Identity), Error> {
     let options = LaunchOptions::default();
-    let most_rows = (kernel.name == "gemv_bf16").then_some(8);
-    let readings =
-        gemm::measure(kernel.name, dtype, most_rows, &|x, w| -> Result<Tensor, Error> {
-            let case = Case {
-                op: kernel.op.into(),
-                params: json!({}),
-                dtype,
-                tensors: [("x".into(), x.clone()), ("weight".into(), w.clone())].into(),
-                outputs: Default::default(),
-                family: "probe".into(),
-                seed: 0,
-            };
-            Ok((kernel.run)(backend, &case, &options)?.output().clone())
-        })?;
+    let case = |x: &Tensor, w: &Tensor| Case {
+        op: kernel.op.into(),
+        params: json!({}),
+        dtype,
+        tensors: [("x".into(), x.clone()), ("weight".into(), w.clone())].into(),
+        outputs: Default::default(),
+        family: "probe".into(),
+        seed: 0,
+    };
+    // Kernels of decode take few rows.
+    let zeros = |rows: usize| Tensor::from_f64(dtype, &[rows, 64], &vec![0.0; rows * 64]);
+    let few = kernel.accepts(&case(&zeros(64), &zeros(16))).is_err().then_some(8);
+    let readings = gemm::measure(kernel.name, dtype, few, &|x, w| -> Result<Tensor, Error> {
+        Ok((kernel.run)(backend, &case(x, w), &options)?.output().clone())
+    })?;
     let identity = backend.identity(kernel)?;
     let name = format!("probe.{}", kernel.name);
     Ok((readings, Identity { kernel: name, ..identity }))
