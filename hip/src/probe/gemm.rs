@@ -84,9 +84,10 @@ pub fn measure(
 
 /// Which terms meet first and last, for the accumulator's probe.
 struct Meeting {
-    /// Meets term 0 first.
+    /// These two meet before either meets any other.
+    first: usize,
     near: usize,
-    /// Meets term 0 last.
+    /// Meets them last.
     far: usize,
 }
 
@@ -125,9 +126,9 @@ fn order(name: &str, subject: &Subject<'_>) -> Result<(Reading, Option<Meeting>)
         let reading = Reading::new(&what, "unexplained", text).found(findings::UNEXPLAINED);
         return Ok((reading.over(&words), None));
     };
-    let by_size = |j: &usize| size(0, *j);
-    let near = (1..TERMS).min_by_key(by_size).unwrap_or(1);
-    let far = (1..TERMS).max_by_key(by_size).unwrap_or(1);
+    let (first, near) = pairs.iter().copied().min_by_key(|&(i, j)| size(i, j)).unwrap_or((0, 1));
+    let others = (0..TERMS).filter(|&k| k != first && k != near);
+    let far = others.max_by_key(|&k| size(first, k)).unwrap_or(2);
     let meaning = match &tree {
         Tree::Sum(children) if children.len() == TERMS => {
             "adds all terms at once: no intermediate rounding shows"
@@ -135,14 +136,15 @@ fn order(name: &str, subject: &Subject<'_>) -> Result<(Reading, Option<Meeting>)
         _ => "any order is within the bounds of `matmul`; a change of it changes bits",
     };
     let reading = Reading::new(&what, describe(&tree), meaning).over(&words);
-    Ok((reading, (size(0, near) < size(0, far)).then_some(Meeting { near, far })))
+    let apart = size(first, near) < size(first, far);
+    Ok((reading, apart.then_some(Meeting { first, near, far })))
 }
 
 /// The widest p for which 2^p + 1 - 2^p is still 1, and how the next is rounded.
 fn accumulator(name: &str, subject: &Subject<'_>, at: &Meeting) -> Result<Reading, Error> {
     let row = |big: f64, small: f64| {
         let mut row = vec![0.0; TERMS];
-        (row[0], row[at.near], row[at.far]) = (big, small, -big);
+        (row[at.first], row[at.near], row[at.far]) = (big, small, -big);
         row
     };
     let most = 80;

@@ -283,6 +283,8 @@ fn orders_and_accumulators_are_read_from_outside() {
     let accumulator = |sum: &dyn Fn(&[f32]) -> f32| reads(summed(sum), "product.accumulator");
     assert_eq!(accumulator(&chain), ("24 bits, nearest_even".to_owned(), None));
     let wide = |p: &[f32]| p.iter().fold(0.0_f64, |s, x| s + f64::from(*x)) as f32;
+    let backwards = |p: &[f32]| p.iter().rev().fold(0.0_f32, |s, x| s + x);
+    assert_eq!(accumulator(&backwards), ("24 bits, nearest_even".to_owned(), None));
     assert_eq!(accumulator(&wide), ("53 bits, nearest_even".to_owned(), None));
     let cut = |x: f32, bits: u32| f32::from_bits(x.to_bits() & (u32::MAX << (24 - bits)));
     let narrow = |p: &[f32]| p.iter().fold(0.0_f32, |s, x| cut(s + x, 12));

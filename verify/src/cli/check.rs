@@ -145,7 +145,6 @@ pub(super) fn run(args: &CheckArgs) -> anyhow::Result<u8> {
 
 /// The kernels to check, functions of vendors' libraries included.
 fn subjects(args: &CheckArgs) -> anyhow::Result<Vec<&'static Kernel>> {
-    let of_vendor = |name: &str| vendor::subject(name);
     if let Some(vendor) = args.backend.vendor() {
         let own: Vec<&Kernel> =
             vendor::subjects().iter().filter(|s| s.vendor == vendor).map(|s| &s.kernel).collect();
@@ -162,7 +161,7 @@ fn subjects(args: &CheckArgs) -> anyhow::Result<Vec<&'static Kernel>> {
     }
     let mut kernels = Vec::new();
     for name in &args.kernel {
-        match of_vendor(name) {
+        match vendor::subject(name) {
             Some(subject) if args.backend == Subject::Hip => kernels.push(&subject.kernel),
             Some(_) => bail!("{name} is a library's: it runs on a device, with --backend hip"),
             None => kernels.extend(selected(std::slice::from_ref(name))?),
