@@ -8,7 +8,7 @@ use std::process::Command;
 const DEFAULT_ARCHS: &str = "gfx906,gfx90a";
 
 /// The runtime functions that `src/device` calls.
-const FUNCTIONS: [&str; 10] = [
+const FUNCTIONS: [&str; 11] = [
     "hipGetDeviceCount",
     "hipSetDevice",
     "hipDeviceGetName",
@@ -19,6 +19,7 @@ const FUNCTIONS: [&str; 10] = [
     "hipMemcpy",
     "hipMemset",
     "hipDeviceSynchronize",
+    "hipGetErrorName",
 ];
 
 pub(crate) fn build() {
@@ -43,13 +44,15 @@ pub(crate) fn build() {
         compile(&hipcc, &source, &object, &archs);
         archive.object(object);
     }
-    for (source, object) in
-        [("device/arch.hip", "device_arch.o"), ("probes/matrix_layout.hip", "matrix_layout.o")]
-    {
-        let object = out.join(object);
-        compile(&hipcc, Path::new(source), &object, &archs);
+    for source in hip_files("probes") {
+        let name = source.file_stem().expect("a probe's file").to_string_lossy();
+        let object = out.join(format!("probe_{name}.o"));
+        compile(&hipcc, &source, &object, &archs);
         archive.object(object);
     }
+    let query = out.join("device_arch.o");
+    compile(&hipcc, Path::new("device/arch.hip"), &query, &archs);
+    archive.object(query);
     println!("cargo:rustc-env=ASSAY_HIPCC_VERSION={}", version(&hipcc));
     archive.compile("assay_kernels");
 
@@ -91,6 +94,15 @@ fn kernel_sources() -> Vec<PathBuf> {
         .collect();
     sources.sort();
     sources
+}
+
+/// The .hip files of a folder.
+fn hip_files(folder: &str) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(folder).expect("a folder of sources");
+    let mut files: Vec<PathBuf> = entries.filter_map(|entry| Some(entry.ok()?.path())).collect();
+    files.retain(|path| path.extension().is_some_and(|extension| extension == "hip"));
+    files.sort();
+    files
 }
 
 fn hipcc(rocm: Option<&Path>) -> PathBuf {

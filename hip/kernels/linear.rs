@@ -8,7 +8,7 @@ use crate::error::Error;
 
 /// M, N and K of x `[..., K]`, weight `[N, K]` and bias `[N]`, all bf16; the leading axes of x
 /// make up M.
-pub(super) fn sizes(
+pub(crate) fn sizes(
     contract: Contract,
     x: &Tensor,
     weight: &Tensor,
@@ -26,7 +26,7 @@ pub(super) fn sizes(
 }
 
 /// M of x `[..., K]`.
-pub(super) fn rows(contract: Contract, x: &Tensor, k: usize) -> Result<usize, Error> {
+pub(crate) fn rows(contract: Contract, x: &Tensor, k: usize) -> Result<usize, Error> {
     let m = x.shape().split_last().map_or(0, |(_, leading)| leading.iter().product());
     if m == 0 || x.shape().last() != Some(&k) {
         return Err(contract.refuse("x", format!("a shape [..., {k}] without zeros"), x.shape()));
@@ -35,14 +35,14 @@ pub(super) fn rows(contract: Contract, x: &Tensor, k: usize) -> Result<usize, Er
 }
 
 /// The shape of a product of x with a weight of N columns: `[..., N]`.
-pub(super) fn output_shape(x: &Tensor, n: usize) -> Vec<usize> {
+pub(crate) fn output_shape(x: &Tensor, n: usize) -> Vec<usize> {
     let leading = x.shape().split_last().map_or(&[][..], |(_, leading)| leading);
     [leading, &[n]].concat()
 }
 
 /// Refuses params of the product that change the result. `row_parallel` does not: it says what
 /// frameworks may do over several devices.
-pub(super) fn plain(contract: Contract, params: &Params, layout: Layout) -> Result<(), Error> {
+pub(crate) fn plain(contract: Contract, params: &Params, layout: Layout) -> Result<(), Error> {
     if params.alpha != 1.0 {
         return Err(contract.refuse("alpha", "1", params.alpha));
     }

@@ -12,7 +12,7 @@ use crate::error::Error;
 use crate::matrix::Matrix;
 use crate::options::LaunchOptions;
 
-mod linear;
+pub(crate) mod linear;
 
 /// Runs a kernel on a case of its op.
 pub type Run = fn(&Backend, &Case, &LaunchOptions) -> Result<Launched, Error>;
@@ -80,11 +80,9 @@ macro_rules! kernels {
             // Only the addresses are taken here; the kernel's module knows the types.
             unsafe extern "C" {
                 $($(fn $launcher();)+)*
-                fn matrix_layout(); // hip/probes
             }
             match name {
                 $($(stringify!($launcher) => Ok($launcher as *const c_void),)+)*
-                "matrix_layout" => Ok(matrix_layout as *const c_void),
                 _ => Err(Error::NoLauncher { launcher: name.to_owned() }),
             }
         }
@@ -142,7 +140,7 @@ pub fn kernel(name: &str) -> Option<&'static Kernel> {
 }
 
 /// A case's tensor by argument name.
-fn tensor<'a>(
+pub(crate) fn tensor<'a>(
     kernel: &'static str,
     case: &'a Case,
     argument: &'static str,

@@ -11,6 +11,7 @@ use crate::emu::{self, BufferSpec, Compiler, Mode, Module, Role};
 use crate::error::Error;
 use crate::finding::LaunchReport;
 use crate::options::LaunchOptions;
+use crate::vendor::{Library, Place};
 
 /// Where kernels run.
 #[derive(Clone)]
@@ -20,6 +21,8 @@ pub enum Backend {
     /// A HIP device, with the kernels that this crate was built with.
     #[cfg(feature = "hip")]
     Device(HipDevice),
+    /// A vendor's library, for its subjects only ([`crate::vendor`]).
+    Library(Library),
     /// Nothing runs: launchers check their contract and end with [`Error::NotLaunched`].
     Contract,
 }
@@ -50,7 +53,9 @@ impl Backend {
         match self {
             Self::Emulated(module) => module.launcher(name),
             #[cfg(feature = "hip")]
-            Self::Device(_) => crate::kernels::device_launcher(name),
+            Self::Device(_) => crate::probe::device_launcher(name)
+                .map_or_else(|| crate::kernels::device_launcher(name), Ok),
+            Self::Library(_) => Err(Error::NoLauncher { launcher: name.to_owned() }),
             Self::Contract => Err(Error::NotLaunched),
         }
     }
@@ -85,6 +90,8 @@ impl Launched {
 
 enum Memory {
     Emulated(Module, emu::Device),
+    /// For a library that works on the host's memory.
+    Host(emu::Device),
     #[cfg(feature = "hip")]
     Device(HipMemory),
 }
@@ -118,6 +125,11 @@ impl<'a> Call<'a> {
             }
             #[cfg(feature = "hip")]
             Backend::Device(device) => Memory::Device(HipMemory::new(device)),
+            Backend::Library(library) => match library.place() {
+                Place::Host => Memory::Host(emu::Device::new(options.placement)?),
+                #[cfg(feature = "hip")]
+                Place::Device(device) => Memory::Device(HipMemory::new(device)),
+            },
             Backend::Contract => return Err(Error::NotLaunched),
         };
         Ok(Self { memory, outputs: Vec::new(), options })
@@ -125,7 +137,7 @@ impl<'a> Call<'a> {
 
     fn alloc(&mut self, spec: BufferSpec<'_>) -> Result<(Handle, *mut u8), Error> {
         match &mut self.memory {
-            Memory::Emulated(_, device) => {
+            Memory::Emulated(_, device) | Memory::Host(device) => {
                 let buffer = device.alloc(spec)?;
                 Ok((Handle::Emulated(buffer), device.pointer(buffer)))
             }
@@ -158,7 +170,9 @@ impl<'a> Call<'a> {
         let spec = BufferSpec { name, role, bytes: bytes.len(), element, shape };
         let (handle, pointer) = self.alloc(spec)?;
         match (&mut self.memory, handle) {
-            (Memory::Emulated(_, device), Handle::Emulated(buffer)) => device.upload(buffer, bytes),
+            (Memory::Emulated(_, device) | Memory::Host(device), Handle::Emulated(buffer)) => {
+                device.upload(buffer, bytes);
+            }
             #[cfg(feature = "hip")]
             (Memory::Device(memory), Handle::Device(index)) => memory.upload(index, bytes)?,
             #[cfg(feature = "hip")]
@@ -215,7 +229,9 @@ impl<'a> Call<'a> {
         let (handle, pointer) = self.alloc(spec)?;
         let pattern = &self.options.fill;
         match (&mut self.memory, handle) {
-            (Memory::Emulated(_, device), Handle::Emulated(buffer)) => device.fill(buffer, pattern),
+            (Memory::Emulated(_, device) | Memory::Host(device), Handle::Emulated(buffer)) => {
+                device.fill(buffer, pattern);
+            }
             #[cfg(feature = "hip")]
             (Memory::Device(memory), Handle::Device(index)) => {
                 let filled: Vec<u8> = pattern.iter().copied().cycle().take(bytes).collect();
@@ -227,17 +243,24 @@ impl<'a> Call<'a> {
         Ok(pointer.cast())
     }
 
+    /// A buffer that a library may use as it likes; nothing of it is looked at but its surroundings.
+    pub(crate) fn scratch<T>(&mut self, name: &'static str, bytes: usize) -> Result<*mut T, Error> {
+        let spec = BufferSpec { name, role: Role::Scratch, bytes, element: 1, shape: &[] };
+        Ok(self.alloc(spec)?.1.cast())
+    }
+
     /// Runs the launcher and collects what it wrote. `launch` may be called twice.
     pub(crate) fn run(mut self, launch: impl Fn() -> i32) -> Result<Launched, Error> {
         let report = match &mut self.memory {
             Memory::Emulated(module, device) => module.run(device, self.options, launch)?,
+            Memory::Host(device) => device.run_host(&self.options.fill, launch),
             #[cfg(feature = "hip")]
             Memory::Device(memory) => memory.run(self.options, launch)?,
         };
         let mut outputs = Vec::new();
         for Output { name, dtype, shape, handle } in self.outputs {
             let bytes = match (&self.memory, handle) {
-                (Memory::Emulated(_, device), Handle::Emulated(buffer)) => {
+                (Memory::Emulated(_, device) | Memory::Host(device), Handle::Emulated(buffer)) => {
                     device.download(buffer).to_vec()
                 }
                 #[cfg(feature = "hip")]

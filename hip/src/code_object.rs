@@ -18,8 +18,9 @@ const LDS_LIMIT: u64 = 64 * 1024;
 pub const DTK_ONLY: [&str; 3] = ["gfx928", "gfx936", "gfx938"];
 
 /// What a kernel may include of this crate.
-const HEADERS: [(&str, &str); 2] = [
+const HEADERS: [(&str, &str); 3] = [
     ("assay_bf16.h", include_str!("../include/assay_bf16.h")),
+    ("assay_fp8.h", include_str!("../include/assay_fp8.h")),
     ("assay_matrix.h", include_str!("../include/assay_matrix.h")),
 ];
 

@@ -111,13 +111,31 @@ pub enum Error {
         /// What the runtime said, or that the feature is off.
         reason: String,
     },
+    /// A vendor's library is not installed, or lacks a function.
+    #[error("no {library}: {reason}")]
+    NoLibrary {
+        /// `rocBLAS` or `hipBLASLt`.
+        library: &'static str,
+        /// What was tried, and what to install.
+        reason: String,
+    },
+    /// A vendor's library answered an error.
+    #[error("{call} answered {status}")]
+    Library {
+        /// The library's function.
+        call: &'static str,
+        /// The status by the library's own name, with its number.
+        status: String,
+    },
     /// The HIP runtime failed.
-    #[error("{call} failed with HIP error {code}")]
+    #[error("{call} failed with HIP error {code} ({name})")]
     Hip {
         /// The runtime function.
         call: &'static str,
         /// Its `hipError_t`.
         code: i32,
+        /// The same by name.
+        name: String,
     },
 }
 

@@ -9,6 +9,7 @@ use sha2::{Digest, Sha256};
 use crate::backend::Backend;
 use crate::error::Error;
 use crate::kernels::Kernel;
+use crate::probe::Probe;
 
 /// What runs a kernel. Evidence from one kind says nothing of another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -119,6 +120,7 @@ impl Backend {
             Self::Emulated(_) | Self::Contract => BackendKind::Emu,
             #[cfg(feature = "hip")]
             Self::Device(_) => BackendKind::Hip,
+            Self::Library(library) => library.kind(),
         }
     }
 
@@ -128,9 +130,22 @@ impl Backend {
     /// [`Error::Io`] or [`Error::Load`] when the compiled module's file is gone or is none, and
     /// [`Error::NoLauncher`] for a kernel that was not built in for the device.
     pub fn identity(&self, kernel: &Kernel) -> Result<Identity, Error> {
+        self.identity_of(kernel.name, kernel.source)
+    }
+
+    /// The same of a probe; its name in it is `probe.NAME`, so that it never stands for a kernel.
+    ///
+    /// # Errors
+    /// As for [`Backend::identity`].
+    pub fn probe_identity(&self, probe: &Probe) -> Result<Identity, Error> {
+        self.identity_of(&format!("probe.{}", probe.name), probe.source)
+    }
+
+    #[cfg_attr(not(feature = "hip"), allow(unused_variables, reason = "a device has one source"))]
+    fn identity_of(&self, name: &str, source: &str) -> Result<Identity, Error> {
         match self {
             Self::Emulated(module) => Ok(Identity {
-                kernel: kernel.name.to_owned(),
+                kernel: name.to_owned(),
                 backend: BackendKind::Emu,
                 arch: module.matrix().emulated_arch(),
                 source: sha256(module.source()),
@@ -140,16 +155,20 @@ impl Backend {
             }),
             #[cfg(feature = "hip")]
             Self::Device(device) => Ok(Identity {
-                kernel: kernel.name.to_owned(),
+                kernel: name.to_owned(),
                 backend: BackendKind::Hip,
                 arch: device.arch().to_owned(),
-                source: sha256(kernel.source),
-                code: crate::kernels::device_object(kernel.name)
-                    .and_then(device_code)
-                    .ok_or_else(|| Error::NoLauncher { launcher: kernel.name.to_owned() })?,
+                source: sha256(source),
+                code: match name.strip_prefix("probe.") {
+                    Some(probe) => crate::probe::device_object(probe),
+                    None => crate::kernels::device_object(name),
+                }
+                .and_then(device_code)
+                .ok_or_else(|| Error::NoLauncher { launcher: name.to_owned() })?,
                 toolchain: env!("ASSAY_HIPCC_VERSION").to_owned(),
                 runtime: device.runtime(),
             }),
+            Self::Library(library) => library.identity(name),
             Self::Contract => Err(Error::NotLaunched),
         }
     }

@@ -26,6 +26,7 @@ pub mod kernels;
 mod matrix;
 mod options;
 pub mod probe;
+pub mod vendor;
 
 pub use admit::{Admission, Admit, Admitted, Refusal};
 pub use backend::{Backend, Launched};

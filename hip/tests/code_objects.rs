@@ -1,4 +1,4 @@
-//! Every kernel through the real toolchain, without a device: no spills, no scratch, waves of 64, shared
+//! Every kernel and probe through the real toolchain, without a device: no spills, no scratch, waves of 64, shared
 //! memory within what a workgroup has.
 //!
 //! `cargo test -p assay-hip --test code_objects -- --ignored`. ASSAY_HIP_ARCH names the targets, HIPCC
@@ -7,6 +7,7 @@
 use std::io::Write;
 use std::process::{Command, Stdio};
 
+use assay_hip::probe::PROBES;
 use assay_hip::{Matrix, code_object, kernels};
 
 #[test]
@@ -14,10 +15,11 @@ use assay_hip::{Matrix, code_object, kernels};
 fn kernels_neither_spill_nor_use_scratch_and_run_in_waves_of_64() {
     let archs =
         std::env::var("ASSAY_HIP_ARCH").unwrap_or_else(|_| "gfx906,gfx908,gfx90a".to_owned());
-    for kernel in kernels() {
+    let all = kernels().iter().map(|kernel| (kernel.name, kernel.source));
+    for (name, source) in all.chain(PROBES.iter().map(|probe| (probe.name, probe.source))) {
         for arch in archs.split([',', ';', ' ']).filter(|arch| !arch.is_empty()) {
-            let functions = code_object::resources(kernel.source, arch)
-                .unwrap_or_else(|e| panic!("{}: {e}", kernel.name));
+            let functions =
+                code_object::resources(source, arch).unwrap_or_else(|e| panic!("{name}: {e}"));
             for f in functions {
                 eprintln!(
                     "{arch} {}: {} VGPRs, {} SGPRs, {} bytes of LDS",

@@ -2,8 +2,10 @@
 //! `ASSAY_REQUIRE_DEVICE=1` makes that a failure.
 #![cfg(feature = "hip")]
 
+use assay_hip::probe::PROBES;
+use assay_hip::{Backend, Error, LaunchOptions, vendor};
 use assay_verify::judge::Verdict;
-use assay_verify::suite::{Profile, check_device};
+use assay_verify::suite::{Profile, check_device, check_vendor};
 
 /// Says that something was skipped; fails where a device is required.
 fn skip(what: &str, reason: &str) {
@@ -20,6 +22,43 @@ fn kernels_pass_on_the_device_or_say_that_there_is_none() {
         match &report.judgement.verdict {
             Verdict::Skipped { reason } => skip(kernel.name, reason),
             verdict => assert!(verdict.is_pass(), "{}: {verdict:?}", kernel.name),
+        }
+    }
+}
+
+#[test]
+fn probes_measure_the_device_or_say_that_there_is_none() {
+    match Backend::device() {
+        Ok(device) => {
+            for probe in PROBES {
+                let readings = (probe.measure)(&device, &LaunchOptions::default())
+                    .unwrap_or_else(|e| panic!("{}: {e}", probe.name));
+                for r in &readings {
+                    eprintln!("{}: {} ({})", r.what, r.reads, r.meaning);
+                }
+                // What is unexplained is a defect of the probe; other findings are the device's.
+                let unexplained = readings.iter().find(|r| r.reads == "unexplained");
+                assert!(unexplained.is_none(), "{unexplained:?}");
+            }
+        }
+        Err(Error::NoDevice { reason }) => skip("probes", &format!("no device: {reason}")),
+        Err(e) => panic!("{e}"),
+    }
+}
+
+#[test]
+fn libraries_are_checked_on_the_device_or_say_what_is_missing() {
+    for subject in vendor::subjects() {
+        let name = subject.kernel.name;
+        let report = check_vendor(subject, 1, Profile::Power, &|| {})
+            .unwrap_or_else(|e| panic!("{name}: {e:#}"));
+        match &report.judgement.verdict {
+            Verdict::Skipped { reason } => skip(name, reason),
+            // What is wrong there is a finding about the library; to have judged nothing is one here.
+            verdict => {
+                eprintln!("{name}: {} {:?}", verdict.word(), verdict.findings());
+                assert!(verdict.is_pass() || !verdict.findings().is_empty(), "{name}");
+            }
         }
     }
 }

@@ -70,6 +70,7 @@ pub const CODES: &[(&str, &str, &str)] = &[
         "matrix.layout",
         "a matrix instruction holds its elements elsewhere than is published",
     ),
+    ("A023", "library_error", "a vendor's library answered an error status"),
     ("A030", "relation.scale", "a power of two on an input is not one on the output"),
     ("A031", "relation.permutation", "a permuted input does not give the output permuted"),
     ("A032", "relation.causality", "what comes later changes what came before"),
@@ -83,6 +84,15 @@ pub const CODES: &[(&str, &str, &str)] = &[
     ),
     ("A037", "relation.shift", "a common shift of all scores changes the result"),
     ("A038", "relation.commutativity", "exchanged operands give another result"),
+    (
+        "A340",
+        "probe.rounding",
+        "an operation or conversion that the kernels rely on does not round to nearest even",
+    ),
+    ("A341", "probe.canary", "threads of a block did not run"),
+    ("A342", "probe.f32_gemm", "an f32 product is computed in fewer bits"),
+    ("A343", "probe.accumulator", "a matrix product accumulates in less than f32"),
+    ("A344", "probe.unexplained", "no known arithmetic explains what a probe gave"),
 ];
 
 /// Every fault of an op's examples, and those that have a free parameter.

@@ -8,9 +8,10 @@ use std::sync::Arc;
 
 use assay_hip::emu::{Compiler, Mode, Placement};
 use assay_hip::probe::layout::{self, LayoutMap};
+use assay_hip::vendor::{self, Subject as VendorSubject};
 use assay_hip::{Backend, Kernel, LaunchOptions, LaunchStatus, Matrix};
 use assay_reference::ops::Scope;
-use assay_reference::{Case, Tensor};
+use assay_reference::{Case, Dtype, Tensor};
 use rayon::prelude::*;
 use serde::Serialize;
 
@@ -96,7 +97,12 @@ pub fn cases(kernel: &Kernel, seed: u64) -> (Vec<Generated>, Vec<Outside>) {
         Some(known) => known.cases += 1,
         None => outside.push(Outside { contract, cases: 1 }),
     };
-    let mut all = families::cases(kernel.op, seed);
+    let in_f32 = vendor::subject(kernel.name).is_some_and(|s| s.dtype == Dtype::F32);
+    let mut all = if in_f32 {
+        families::f32_cases(kernel.op, seed)
+    } else {
+        families::cases(kernel.op, seed)
+    };
     all.retain(|g| match kernel.accepts(&g.case) {
         Ok(()) => true,
         Err(assay_hip::Error::Argument { argument, expected, .. }) => {
@@ -225,25 +231,47 @@ pub fn check_device(
     profile: Profile,
     step: &(dyn Fn() + Sync),
 ) -> anyhow::Result<KernelReport> {
-    match Backend::device() {
+    check_where(kernel, Backend::device(), seed, profile, step)
+}
+
+/// Checks a function of a vendor's library on the first HIP device; skipped, never passed, when there is
+/// no device or no library.
+///
+/// # Errors
+/// When the device fails, or the library cannot be started.
+pub fn check_vendor(
+    subject: &VendorSubject,
+    seed: u64,
+    profile: Profile,
+    step: &(dyn Fn() + Sync),
+) -> anyhow::Result<KernelReport> {
+    check_where(&subject.kernel, vendor::open(subject.vendor), seed, profile, step)
+}
+
+fn check_where(
+    kernel: &Kernel,
+    backend: Result<Backend, assay_hip::Error>,
+    seed: u64,
+    profile: Profile,
+    step: &(dyn Fn() + Sync),
+) -> anyhow::Result<KernelReport> {
+    let build = (kernel, Matrix::None);
+    let reason = match backend {
         Ok(backend) => {
             if kernel.builds().len() > 1 {
                 let findings = misplaced(layout::layout_map(&backend)?.as_ref());
                 if !findings.is_empty() {
-                    let cases = cases(kernel, seed);
-                    return Ok(KernelReport::failed((kernel, Matrix::None), &cases, findings));
+                    return Ok(KernelReport::failed(build, &cases(kernel, seed), findings));
                 }
             }
-            check_backend(kernel, &backend, seed, profile, step)
+            return check_backend(kernel, &backend, seed, profile, step);
         }
-        Err(assay_hip::Error::NoDevice { reason }) => {
-            let judgement = Judgement::skipped(format!("no device: {reason}"));
-            let nothing = (Vec::new(), Vec::new());
-            let build = (kernel, Matrix::None);
-            Ok(KernelReport::new(build, &nothing, Evidence::default(), judgement))
-        }
-        Err(e) => Err(e.into()),
-    }
+        Err(assay_hip::Error::NoDevice { reason }) => format!("no device: {reason}"),
+        Err(e @ assay_hip::Error::NoLibrary { .. }) => e.to_string(),
+        Err(e) => return Err(e.into()),
+    };
+    let nothing = (Vec::new(), Vec::new());
+    Ok(KernelReport::new(build, &nothing, Evidence::default(), Judgement::skipped(reason)))
 }
 
 /// Runs every case of `kernel` on a backend, the emulator or a device, and judges the outputs.
@@ -305,7 +333,9 @@ pub fn check_backend(
     };
     if judgement.verdict.is_pass() {
         // A fault with a name says more than a relation that it breaks.
-        let claims = Claims { batch_invariant: true, scope: Scope::Kernel };
+        // A library may choose another kernel for each shape, and promises nothing else.
+        let batch_invariant = !matches!(backend, Backend::Library(_));
+        let claims = Claims { batch_invariant, scope: Scope::Kernel };
         let broken = relations::check(&Launched { kernel, backend, seed }, seed, claims)?;
         if !broken.is_empty() {
             judgement.verdict = Verdict::Fail { findings: broken };
@@ -509,7 +539,14 @@ fn launch(
     g: &Generated,
     options: &LaunchOptions,
 ) -> anyhow::Result<(Outputs, Vec<Finding>)> {
-    let launched = (kernel.run)(backend, &g.case, options)?;
+    let launched = match (kernel.run)(backend, &g.case, options) {
+        // A library's answer to a case within the contract says something of the library.
+        Err(e @ assay_hip::Error::Library { .. }) => {
+            let text = format!("{}: {e}", g.label);
+            return Ok((None, vec![Finding::new("library_error", text)]));
+        }
+        launched => launched?,
+    };
     let mut findings: Vec<Finding> = Vec::new();
     for f in &launched.report.findings {
         merge(&mut findings, vec![Finding::new(f.code(), format!("{}: {f}", g.label))]);

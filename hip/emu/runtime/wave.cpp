@@ -104,7 +104,8 @@ void Worker::resolve_matrix(WaveOp op, unsigned first, uint64_t active) {
         if ((active >> self & 1) == 0) continue;
         Lane& lane = lanes[first + self];
         lane.state = LaneState::Ready;
-        registers[self] = reinterpret_cast<MatrixRegisters*>(lane.call.value);
+        --at_wave_op;
+        registers[self] = reinterpret_cast<MatrixRegisters*>(waves[first + self].call.value);
         if (some == nullptr) some = &lane;
     }
     if (active == ~uint64_t{0}) {
@@ -116,7 +117,7 @@ void Worker::resolve_matrix(WaveOp op, unsigned first, uint64_t active) {
     current = some;
     Finding f = locate(FindingKind::InactiveLane);
     f.detail = static_cast<uint32_t>(op);
-    f.line = some->call.line;
+    f.line = waves[some->index].call.line;
     record(f);
     current = nullptr;
 }

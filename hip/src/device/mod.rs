@@ -36,7 +36,20 @@ fn check(call: &'static str, error: runtime::hipError_t) -> Result<(), Error> {
     if error == runtime::hipError_t::hipSuccess {
         return Ok(());
     }
-    Err(Error::Hip { call, code: error.0 as i32 })
+    Err(Error::Hip { call, code: error.0 as i32, name: error_name(error) })
+}
+
+/// `hipErrorNoDevice` and the like.
+fn error_name(error: runtime::hipError_t) -> String {
+    // SAFETY: any value may be asked for; the text is the runtime's own and static.
+    unsafe {
+        let text = runtime::hipGetErrorName(error);
+        if text.is_null() {
+            "unknown".to_owned()
+        } else {
+            CStr::from_ptr(text).to_string_lossy().into()
+        }
+    }
 }
 
 impl HipDevice {
@@ -51,7 +64,10 @@ impl HipDevice {
         if error != runtime::hipError_t::hipSuccess || count < 1 {
             let code = error.0;
             return Err(Error::NoDevice {
-                reason: format!("hipGetDeviceCount answers {code}, {count} devices"),
+                reason: format!(
+                    "hipGetDeviceCount answers {code} ({}), {count} devices",
+                    error_name(error)
+                ),
             });
         }
         let (mut name, mut arch) = ([0; 256], [0; 256]);
@@ -64,7 +80,10 @@ impl HipDevice {
             check("hipDriverGetVersion", runtime::hipDriverGetVersion(&mut driver_version))?;
             match assay_device_arch(0, arch.as_mut_ptr(), arch.len()) {
                 0 => {}
-                code => return Err(Error::Hip { call: "hipGetDeviceProperties", code }),
+                code => {
+                    let name = error_name(runtime::hipError_t(code as _));
+                    return Err(Error::Hip { call: "hipGetDeviceProperties", code, name });
+                }
             }
             let text = |bytes: &[std::ffi::c_char]| {
                 CStr::from_ptr(bytes.as_ptr()).to_string_lossy().into_owned()

@@ -23,9 +23,10 @@ pub enum Mode {
 }
 
 /// What a kernel may include, by the path it includes it as.
-const HEADERS: [(&str, &str); 9] = [
+const HEADERS: [(&str, &str); 10] = [
     ("assay_bf16.h", include_str!("../../include/assay_bf16.h")),
     ("assay_matrix.h", include_str!("../../include/assay_matrix.h")),
+    ("assay_fp8.h", include_str!("../../include/assay_fp8.h")),
     ("hip/hip_runtime.h", include_str!("../../emu/include/hip/hip_runtime.h")),
     ("assay_emu/abi.h", include_str!("../../emu/include/assay_emu/abi.h")),
     ("assay_emu/math.h", include_str!("../../emu/include/assay_emu/math.h")),

@@ -15,6 +15,7 @@
 mod compiler;
 mod device;
 mod ffi;
+mod host;
 mod module;
 mod report;
 mod symbols;

@@ -12,6 +12,7 @@
 use assay_reference::{Dtype, Tensor};
 use serde::{Deserialize, Serialize};
 
+use super::Reading;
 use super::matrix_product::{REGISTERS, products};
 use crate::backend::Backend;
 use crate::emu::{Compiler, Mode};
@@ -171,6 +172,26 @@ pub fn layout_map(backend: &Backend) -> Result<Option<LayoutMap>, Error> {
         return Ok(None);
     }
     Ok(Some(derive(matrix, &d.to_f64())))
+}
+
+/// Derives the map, and compares it with the published one.
+pub(super) fn measure(backend: &Backend, _: &LaunchOptions) -> Result<Vec<Reading>, Error> {
+    let Some(map) = layout_map(backend)? else {
+        let meaning = "this build multiplies on the vector units";
+        return Ok(vec![Reading::new("matrix.layout", "absent", meaning)]);
+    };
+    let what = format!("matrix.layout {}", builtin(map.matrix));
+    let places = map.places.iter().flatten();
+    let words: Vec<u32> =
+        places.map(|p| p.map_or(u32::MAX, |[x, y]| (x << 8 | y) as u32)).collect();
+    let misplaced = map.misplaced();
+    let Some(first) = misplaced.first() else {
+        let meaning = "the matrix paths read and store where the instruction does";
+        return Ok(vec![Reading::new(&what, "as published", meaning).over(&words)]);
+    };
+    let reads = format!("{} of {} registers elsewhere", misplaced.len(), words.len());
+    let meaning = format!("no kernel with a matrix path can be trusted: {first}");
+    Ok(vec![Reading::new(&what, reads, meaning).found("matrix.layout").over(&words)])
 }
 
 /// The register whose number a register of D holds: `Ok(None)` for 0, `Err` for no number of one.

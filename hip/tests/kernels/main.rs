@@ -5,6 +5,7 @@
 mod cases;
 mod exact;
 mod matrix;
+mod probes;
 
 use assay_hip::emu::{Compiler, Mode};
 use assay_hip::{Backend, Kernel, LaunchOptions, Launched, Matrix, kernel, kernels, mutate};

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::time::Instant;
 
 use anyhow::{Context, bail};
+use assay_hip::vendor::{self, Vendor};
 use assay_hip::{Backend, Kernel, Matrix};
 use clap::{Args, ValueEnum};
 use rayon::prelude::*;
@@ -85,6 +86,20 @@ enum Subject {
     Emu,
     /// A HIP device; needs a build with feature `hip`
     Hip,
+    /// The matrix products of rocBLAS on a HIP device
+    Rocblas,
+    /// The matrix products of hipBLASLt on a HIP device
+    Hipblaslt,
+}
+
+impl Subject {
+    fn vendor(self) -> Option<Vendor> {
+        match self {
+            Subject::Rocblas => Some(Vendor::RocBlas),
+            Subject::Hipblaslt => Some(Vendor::HipBlasLt),
+            Subject::Emu | Subject::Hip => None,
+        }
+    }
 }
 
 #[derive(Serialize)]
@@ -111,7 +126,7 @@ pub(super) fn run(args: &CheckArgs) -> anyhow::Result<u8> {
     if args.html.html.is_some() && (args.mutants || args.mutant.is_some()) {
         bail!("--html reports a check of kernels, not of mutants");
     }
-    let kernels = selected(&args.kernel)?;
+    let kernels = subjects(args)?;
     if args.mutants {
         let edits: Vec<Edit> = mutants::edits()?
             .into_iter()
@@ -133,6 +148,33 @@ pub(super) fn run(args: &CheckArgs) -> anyhow::Result<u8> {
         return Ok(code);
     }
     run_kernels(args, &kernels, start)
+}
+
+/// The kernels to check, functions of vendors' libraries included.
+fn subjects(args: &CheckArgs) -> anyhow::Result<Vec<&'static Kernel>> {
+    if let Some(vendor) = args.backend.vendor() {
+        let own: Vec<&Kernel> =
+            vendor::subjects().iter().filter(|s| s.vendor == vendor).map(|s| &s.kernel).collect();
+        if let Some(name) = args.kernel.iter().find(|n| !own.iter().any(|k| k.name == **n)) {
+            let known: Vec<&str> = own.iter().map(|k| k.name).collect();
+            bail!("{} has no subject `{name}`; known are {}", vendor.name(), known.join(", "));
+        }
+        let wanted =
+            |k: &&Kernel| args.kernel.is_empty() || args.kernel.iter().any(|n| n == k.name);
+        return Ok(own.into_iter().filter(wanted).collect());
+    }
+    if args.kernel.is_empty() {
+        return selected(&[]);
+    }
+    let mut kernels = Vec::new();
+    for name in &args.kernel {
+        match vendor::subject(name) {
+            Some(subject) if args.backend == Subject::Hip => kernels.push(&subject.kernel),
+            Some(_) => bail!("{name} is a library's: it runs on a device, with --backend hip"),
+            None => kernels.extend(selected(std::slice::from_ref(name))?),
+        }
+    }
+    Ok(kernels)
 }
 
 pub(super) fn selected(names: &[String]) -> anyhow::Result<Vec<&'static Kernel>> {
@@ -195,7 +237,7 @@ fn run_kernels(
     if source.is_some() && kernels.len() != 1 {
         bail!("--source needs exactly one --kernel, whose launcher the file defines");
     }
-    if args.backend == Subject::Hip && source.is_some() {
+    if args.backend != Subject::Emu && source.is_some() {
         bail!(
             "--source is compiled for the emulator: a device runs the kernels that were built in"
         );
@@ -218,7 +260,10 @@ fn run_kernels(
             Subject::Emu => {
                 suite::check_kernel(kernel, (source, matrix), args.seed, profile, &step)?
             }
-            Subject::Hip => suite::check_device(kernel, args.seed, profile, &step)?,
+            _ => match vendor::subject(kernel.name) {
+                Some(subject) => suite::check_vendor(subject, args.seed, profile, &step)?,
+                None => suite::check_device(kernel, args.seed, profile, &step)?,
+            },
         });
     }
     bar.finish_and_clear();
@@ -265,7 +310,10 @@ fn save(args: &CheckArgs, builds: &[Build<'_>], reports: &[KernelReport]) -> any
     for (&Build { kernel, source, matrix }, report) in builds.iter().zip(reports) {
         let bench = || match args.backend {
             Subject::Emu => Bench::emulated(kernel, source, matrix),
-            Subject::Hip => Bench::device(kernel),
+            _ => match vendor::subject(kernel.name) {
+                Some(subject) => Bench::vendor(subject),
+                None => Bench::device(kernel),
+            },
         };
         replay::save(folder, report, bench, args.seed, !args.no_shrink)?;
     }
@@ -286,7 +334,10 @@ fn record(
         }
         let identity = match args.backend {
             Subject::Emu => ledger::emulated(kernel, source, matrix)?,
-            Subject::Hip => Backend::device()?.identity(kernel)?,
+            _ => match vendor::subject(kernel.name) {
+                Some(subject) => vendor::open(subject.vendor)?.identity(kernel)?,
+                None => Backend::device()?.identity(kernel)?,
+            },
         };
         entries.extend(Entry::of(report, identity, args.seed));
     }

@@ -1,6 +1,7 @@
 //! The command line: parse, then run.
 
 mod check;
+mod device_probe;
 mod diff;
 mod doctor;
 mod gate;
@@ -71,6 +72,8 @@ enum Command {
     Gate(gate::GateArgs),
     /// Examine this machine: driver, toolchain, libraries and Python that would mislead a service
     Doctor(doctor::DoctorArgs),
+    /// Measure the arithmetic of a device, or of the emulator, with small probe kernels
+    DeviceProbe(device_probe::ProbeArgs),
     /// Repeat the judgement of a saved case, or run a kernel on it
     Replay(replay::ReplayArgs),
     /// Compile the kernels with hipcc and list their registers, shared memory and spills
@@ -233,6 +236,7 @@ fn dispatch(cli: Cli) -> anyhow::Result<u8> {
         Command::Power(args) => power::run(&args),
         Command::Gate(args) => gate::run(&args),
         Command::Doctor(args) => doctor::run(&args),
+        Command::DeviceProbe(args) => device_probe::run(&args),
         Command::Replay(args) => replay::run(&args),
         Command::Kernels(args) => resources::run(&args),
         Command::List(args) => list::run(&args),

@@ -23,6 +23,7 @@ mod examples_quantised;
 mod gptq_dequant;
 mod kv_store;
 mod matmul;
+mod matmul_f32;
 mod matmul_small;
 mod moe_experts;
 mod moe_route;
@@ -114,6 +115,12 @@ pub fn cases(op: &str, seed: u64) -> Vec<Generated> {
         "all_gather" => collectives::all_gather::cases(seed),
         _ => Vec::new(),
     }
+}
+
+/// Cases of an op in f32, with significands that need all of its bits: for subjects whose operands are
+/// f32. Only `matmul` has any.
+pub fn f32_cases(op: &str, seed: u64) -> Vec<Generated> {
+    if op == "matmul" { matmul_f32::cases(seed) } else { Vec::new() }
 }
 
 /// Small cases of an op that together show every catalogued fault: for whoever judges many subjects.

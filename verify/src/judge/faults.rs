@@ -182,7 +182,7 @@ fn scores<'a>(open: &[usize], by_run: &'a ByRun) -> BTreeMap<&'a Key, Score> {
 fn cover(
     failing: &[usize],
     by_run: &ByRun,
-    contradicted: &BTreeMap<Key, usize>,
+    contradicted: &BTreeMap<Key, String>,
 ) -> (Vec<(Key, Vec<usize>)>, Vec<usize>) {
     let mut open: Vec<usize> = failing.to_vec();
     let mut out = Vec::new();

@@ -3,7 +3,7 @@
 use assay_hip::BackendKind;
 use serde::Serialize;
 
-use super::{Entry, Ledger};
+use super::{Entry, Ledger, PROBE_OP};
 
 /// One difference between two entries of a kernel.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -75,10 +75,20 @@ fn change(what: &'static str, old: &str, new: &str) -> Option<Change> {
 }
 
 fn changes(was: &Entry, is: &Entry) -> Vec<Change> {
-    let convention = |e: &Entry| e.outcome.conventions.join(" = ");
     let mut out = Vec::new();
     out.extend(change("verdict", was.outcome.word(), is.outcome.word()));
-    out.extend(change("convention", &convention(was), &convention(is)));
+    if was.op == PROBE_OP && is.op == PROBE_OP {
+        // Of a probe the conventions are readings, one beside the other.
+        let other = |a: &Entry, b: &Entry| -> String {
+            let of_b = &b.outcome.conventions;
+            let alone = a.outcome.conventions.iter().filter(|reading| !of_b.contains(reading));
+            alone.cloned().collect::<Vec<_>>().join("; ")
+        };
+        out.extend(change("convention", &other(was, is), &other(is, was)));
+    } else {
+        let convention = |e: &Entry| e.outcome.conventions.join(" = ");
+        out.extend(change("convention", &convention(was), &convention(is)));
+    }
     if (was.seed, &was.suite) != (is.seed, &is.suite) {
         // Other cases give other bits: nothing follows from that.
         let on = |e: &Entry| format!("seed {}, suite {} {}", e.seed, e.suite.assay, e.suite.cases);

@@ -1,7 +1,9 @@
 //! The gate: whether the ledger holds passing, current evidence for what is required.
 
 use assay_hip::emu::{Compiler, Mode};
-use assay_hip::{Admission, Admit, Backend, BackendKind, Identity, Kernel, Matrix, Refusal};
+use assay_hip::{
+    Admission, Admit, Backend, BackendKind, Identity, Kernel, Matrix, Refusal, vendor,
+};
 use serde::Serialize;
 
 use super::entry::Result as Ended;
@@ -242,6 +244,14 @@ pub fn emulated(
 fn present(required: &Requirement, ledger: &Ledger) -> anyhow::Result<Result<Identity, String>> {
     if required.backend == BackendKind::Process {
         return foreign(required, ledger).map(Ok);
+    }
+    if let Some(subject) = vendor::subject(&required.name) {
+        return match vendor::open(subject.vendor) {
+            Err(e @ (assay_hip::Error::NoDevice { .. } | assay_hip::Error::NoLibrary { .. })) => {
+                Ok(Err(e.to_string()))
+            }
+            library => Ok(Ok(library?.identity(&subject.kernel)?)),
+        };
     }
     let kernel = assay_hip::kernel(&required.name)
         .ok_or_else(|| anyhow::anyhow!("there is no kernel `{}`", required.name))?;

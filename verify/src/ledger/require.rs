@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use assay_hip::BackendKind;
+use assay_hip::{BackendKind, vendor};
 use serde::Deserialize;
 
 use super::LedgerError;
@@ -165,7 +165,13 @@ impl Requirement {
                 "`objects` is for backend \"process\"".into()
             });
         }
-        let names: Vec<&str> = assay_hip::kernels().iter().map(|k| k.name).collect();
+        let kernels = assay_hip::kernels().iter();
+        // A vendor's functions are on a device only.
+        let of_vendors = vendor::subjects()
+            .iter()
+            .filter(|_| self.backend == BackendKind::Hip)
+            .map(|s| &s.kernel);
+        let names: Vec<&str> = kernels.chain(of_vendors).map(|k| k.name).collect();
         if !foreign && !names.contains(&self.name.as_str()) {
             return Err(format!("there is no such kernel{}", suggestion(&self.name, &names)));
         }

@@ -41,7 +41,7 @@ fn hash(op: &str) -> String {
     for text in ops::visit(op, Catalogue).unwrap_or_default() {
         line(&mut hash, &text);
     }
-    for g in families::cases(op, 1) {
+    for g in families::cases(op, 1).into_iter().chain(families::f32_cases(op, 1)) {
         let case = &g.case;
         let text = format!("{} {} {} {}", g.label, g.structured, case.params, case.dtype);
         line(&mut hash, &text);

@@ -67,6 +67,16 @@ impl<'a> Bench<'a> {
         Ok(Bench { kernel, source, matrix, plain: Backend::device()?, checked })
     }
 
+    /// A function of a vendor's library on a device.
+    ///
+    /// # Errors
+    /// When there is no device or no library.
+    pub fn vendor(subject: &'a assay_hip::vendor::Subject) -> anyhow::Result<Bench<'a>> {
+        let plain = assay_hip::vendor::open(subject.vendor)?;
+        let (source, matrix, checked) = (None, Matrix::None, None);
+        Ok(Bench { kernel: &subject.kernel, source, matrix, plain, checked })
+    }
+
     /// Runs one case and judges it alone.
     ///
     /// # Errors

@@ -62,7 +62,8 @@ fn a_wrong_zero_point_shrinks_to_one_word() {
 #[test]
 fn a_failing_argmax_is_captured() {
     let argmax = kernel("argmax").expect("a kernel");
-    let bench = Bench::emulated(argmax, &edited(argmax, "last_dropped")).expect("compiles");
+    let bench =
+        Bench::emulated(argmax, &edited(argmax, "last_dropped"), Matrix::None).expect("compiles");
     let replay = capture(&bench, "argmax.last_dropped", 1).expect("runs").expect("a case shows it");
     let judged = replay.judge(Unseen::Nothing).expect("judged");
     let findings = judged[0].1.verdict.findings();

@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use assay_hip::emu::Mode;
-use assay_hip::{Backend, Kernel, LaunchOptions, MemoryFinding};
+use assay_hip::{Backend, Kernel, LaunchOptions, Matrix, MemoryFinding};
 use assay_reference::ops::{Scope, Tensors};
 use assay_reference::{Case, Dtype, Tensor};
 use assay_tests::subject::judged;
@@ -75,7 +75,8 @@ fn a_reduction_of_32_lanes_in_the_norm_kernels_is_named_with_the_dead_lanes() {
     ] {
         let kernel = kernel(name);
         let source = broken(kernel, "lanes_32");
-        let report = check_kernel(kernel, &source, 1, Profile::Power, &|| {}).expect("runs");
+        let report =
+            check_kernel(kernel, (&source, Matrix::None), 1, Profile::Power, &|| {}).expect("runs");
         let found = report.judgement.verdict.findings();
         assert_eq!(found[0].name, format!("{name}.half_lanes"), "{found:#?}");
         assert_eq!(found.len(), 1, "{found:#?}");
@@ -231,7 +232,8 @@ fn cells_that_split_k_never_writes_are_listed_with_the_shapes_that_have_them() {
     }
     assert_eq!(unwritten(kernel.source, [98, 576, 40], &BEFORE), ["", "", ""]);
 
-    let report = check_kernel(kernel, &source, 1, Profile::Power, &|| {}).expect("runs");
+    let report =
+        check_kernel(kernel, (&source, Matrix::None), 1, Profile::Power, &|| {}).expect("runs");
     let found = report.judgement.verdict.findings();
     assert_eq!(found[0].name, "memory.unwritten_output", "{found:#?}");
     says(&found[0].text, &["; only where M is no multiple of 64"]);

@@ -167,7 +167,7 @@ fn a_gate_admits_only_what_its_list_names() {
 #[test]
 fn one_byte_of_the_source_makes_the_evidence_stale() {
     let gptq = kernel("gptq_dequant").expect("a kernel");
-    let built = emulated(gptq, gptq.source).expect("compiles");
+    let built = emulated(gptq, gptq.source, Matrix::None).expect("compiles");
     let record = ledger([Entry { identity: built.clone(), ..entry(3) }]);
     assert_eq!(decide(&record, &required(), &built).status, Status::Ok);
 
@@ -175,7 +175,8 @@ fn one_byte_of_the_source_makes_the_evidence_stale() {
     let stop = gptq.source.find('.').expect("a full stop in the first comment");
     bytes[stop] = b';';
     let edited = String::from_utf8(bytes).expect("UTF-8");
-    let decision = decide(&record, &required(), &emulated(gptq, &edited).expect("compiles"));
+    let decision =
+        decide(&record, &required(), &emulated(gptq, &edited, Matrix::None).expect("compiles"));
     assert_eq!(decision.status, Status::Stale, "{decision:?}");
     assert!(decision.changed.contains(&"source"), "{decision:?}");
 

@@ -4,6 +4,7 @@ mod admission;
 mod damage;
 mod differences;
 mod evidence;
+mod probes;
 mod writers;
 
 use assay_hip::{BackendKind, Identity};

@@ -1,0 +1,272 @@
+//! What a matrix product computes in, measured from outside: any subject that takes x `[M, K]` and w
+//! `[N, K]` and gives y `[M, N]` = x w^T.
+//!
+//! Every input is a small integer or a power of two, so that what each kind of arithmetic gives is
+//! known to the bit.
+
+use assay_reference::dtype::pow2;
+use assay_reference::{Dtype, Tensor};
+
+use super::exact::{Exact, F32, Round};
+use super::order::{Tree, describe, tree};
+use super::{Reading, findings};
+use crate::error::Error;
+
+/// Terms of a sum: several groups of what matrix instructions take at once.
+const TERMS: usize = 64;
+/// Columns of w: enough for a tile; the first two are looked at.
+const COLUMNS: usize = 16;
+/// Absorbs every other term, and is in range of bf16 and f32.
+const MASK: i32 = 100;
+
+/// A matrix product: y from x and w, all of one dtype.
+pub type Product<'a> = &'a dyn Fn(&Tensor, &Tensor) -> Result<Tensor, Error>;
+
+struct Subject<'a> {
+    dtype: Dtype,
+    /// As many rows as it takes at once.
+    most_rows: usize,
+    product: Product<'a>,
+}
+
+impl Subject<'_> {
+    /// The two first columns of x w^T; column 0 of w is ones, column 1 is 2^`scale`.
+    fn rows(&self, rows: &[Vec<f64>], scale: i32) -> Result<Vec<[f64; 2]>, Error> {
+        let terms = rows[0].len();
+        let mut w = vec![0.0; COLUMNS * terms];
+        w[..terms].fill(1.0);
+        w[terms..2 * terms].fill(pow2(scale));
+        let w = Tensor::from_f64(self.dtype, &[COLUMNS, terms], &w);
+        self.with(rows, &w)
+    }
+
+    fn with(&self, rows: &[Vec<f64>], w: &Tensor) -> Result<Vec<[f64; 2]>, Error> {
+        let mut out = Vec::new();
+        for part in rows.chunks(self.most_rows) {
+            let x = Tensor::from_f64(self.dtype, &[part.len(), w.shape()[1]], &part.concat());
+            let y = (self.product)(&x, w)?;
+            let n = w.shape()[0];
+            if y.shape() != [part.len(), n] {
+                return Err(Error::Launch {
+                    kernel: "the product",
+                    probe: "the device probe".to_owned(),
+                    what: format!("its output has the shape {:?}", y.shape()),
+                });
+            }
+            out.extend((0..part.len()).map(|r| [y.get(r * n), y.get(r * n + 1)]));
+        }
+        Ok(out)
+    }
+}
+
+/// Measures a product of `dtype` (bf16 or f32), which takes up to `most_rows` rows where that is given.
+///
+/// # Errors
+/// Those of the product.
+pub fn measure(
+    name: &str,
+    dtype: Dtype,
+    most_rows: Option<usize>,
+    product: Product<'_>,
+) -> Result<Vec<Reading>, Error> {
+    let subject = Subject { dtype, most_rows: most_rows.unwrap_or(usize::MAX), product };
+    let (order, found) = order(name, &subject)?;
+    let mut readings = vec![order];
+    if let Some(found) = found {
+        readings.push(accumulator(name, &subject, &found)?);
+    }
+    readings.push(subnormals(name, &subject)?);
+    if dtype == Dtype::F32 {
+        readings.push(honesty(name, &subject)?);
+    }
+    Ok(readings)
+}
+
+/// Which terms meet first and last, for the accumulator's probe.
+struct Meeting {
+    /// These two meet before either meets any other.
+    first: usize,
+    near: usize,
+    /// Meets them last.
+    far: usize,
+}
+
+fn order(name: &str, subject: &Subject<'_>) -> Result<(Reading, Option<Meeting>), Error> {
+    let pairs: Vec<(usize, usize)> =
+        (0..TERMS).flat_map(|i| (i + 1..TERMS).map(move |j| (i, j))).collect();
+    let rows: Vec<Vec<f64>> = pairs
+        .iter()
+        .map(|&(i, j)| {
+            let mut row = vec![1.0; TERMS];
+            (row[i], row[j]) = (pow2(MASK), -pow2(MASK));
+            row
+        })
+        .collect();
+    let sums: Vec<f64> = subject.rows(&rows, 0)?.into_iter().map(|[y, _]| y).collect();
+    let what = format!("{name}.order");
+    let count = |y: f64| (0..=TERMS - 2).find(|&n| n as f64 == y);
+    let mut sizes = vec![0; TERMS * TERMS];
+    for (&(i, j), &y) in pairs.iter().zip(&sums) {
+        let Some(survivors) = count(y) else {
+            let text = format!(
+                "2^{MASK} at term {i}, its negative at {j} and ones give {y}, which no order of \
+                 additions does"
+            );
+            let reading = Reading::new(&what, "unexplained", text).found(findings::UNEXPLAINED);
+            return Ok((reading, None));
+        };
+        sizes[i * TERMS + j] = TERMS - survivors;
+        sizes[j * TERMS + i] = TERMS - survivors;
+    }
+    let words: Vec<u32> = sums.iter().map(|&y| (y as f32).to_bits()).collect();
+    let size = |i: usize, j: usize| sizes[i * TERMS + j];
+    let all: Vec<usize> = (0..TERMS).collect();
+    let Some(tree) = tree(&all, &size) else {
+        let text = "the sums of masks and ones fit no tree of additions";
+        let reading = Reading::new(&what, "unexplained", text).found(findings::UNEXPLAINED);
+        return Ok((reading.over(&words), None));
+    };
+    let (first, near) = pairs.iter().copied().min_by_key(|&(i, j)| size(i, j)).unwrap_or((0, 1));
+    let others = (0..TERMS).filter(|&k| k != first && k != near);
+    let far = others.max_by_key(|&k| size(first, k)).unwrap_or(2);
+    let meaning = match &tree {
+        Tree::Sum(children) if children.len() == TERMS => {
+            "adds all terms at once: no intermediate rounding shows"
+        }
+        _ => "any order is within the bounds of `matmul`; a change of it changes bits",
+    };
+    let reading = Reading::new(&what, describe(&tree), meaning).over(&words);
+    let apart = size(first, near) < size(first, far);
+    Ok((reading, apart.then_some(Meeting { first, near, far })))
+}
+
+/// The widest p for which 2^p + 1 - 2^p is still 1, and how the next is rounded.
+fn accumulator(name: &str, subject: &Subject<'_>, at: &Meeting) -> Result<Reading, Error> {
+    let row = |big: f64, small: f64| {
+        let mut row = vec![0.0; TERMS];
+        (row[at.first], row[at.near], row[at.far]) = (big, small, -big);
+        row
+    };
+    let most = 80;
+    let sums = subject.rows(&(1..most).map(|p| row(pow2(p), 1.0)).collect::<Vec<_>>(), 0)?;
+    let bits = 1 + sums.iter().take_while(|[y, _]| *y == 1.0).count() as i32;
+    // In the binade above its last exact integer the accumulator holds even numbers only.
+    let ends: Vec<(f64, f64)> =
+        [1.0, -1.0].iter().flat_map(|s| [1.0, 3.0].map(|n| (*s, n))).collect();
+    let tried: Vec<Vec<f64>> = ends.iter().map(|&(s, n)| row(s * pow2(bits), s * n)).collect();
+    let rounded = subject.rows(&tried, 0)?;
+    let round = Round::ALL.iter().find(|&&round| {
+        ends.iter().zip(&rounded).all(|(&(s, n), &[y, _])| {
+            let sum = Exact::of(s * pow2(bits)).add(Exact::of(s * n));
+            let format = super::exact::Format { bits, ..super::exact::F64 };
+            sum.round(format, round) - s * pow2(bits) == y
+        })
+    });
+    let words: Vec<u32> = sums.iter().chain(&rounded).map(|[y, _]| (*y as f32).to_bits()).collect();
+    let how = round.map_or("rounds in no known way", |r| r.name());
+    let what = format!("{name}.accumulator");
+    let reads = format!("{bits} bits, {how}");
+    let meaning = match (bits, round) {
+        (24, Some(Round::NearestEven)) => "f32, as the bounds of `matmul` assume",
+        (25.., _) => "wider than f32: errors stay below the bounds of `matmul`",
+        (24, _) => "f32 that does not round to nearest even: long sums lean to one side",
+        _ => "narrower than f32: long sums lose their small terms",
+    };
+    let reading = Reading::new(&what, reads, meaning).over(&words);
+    let good = bits > 24 || (bits == 24 && round == Some(&Round::NearestEven));
+    Ok(if good { reading } else { reading.found(findings::ACCUMULATOR) })
+}
+
+fn subnormals(name: &str, subject: &Subject<'_>) -> Result<Reading, Error> {
+    // bf16 and f32 have the same smallest normal number, 2^-126.
+    let first = |x: f64| {
+        let mut row = vec![0.0; TERMS];
+        row[0] = x;
+        row
+    };
+    let [_, input] = subject.rows(&[first(pow2(-130))], 20)?[0];
+    let [_, output] = subject.rows(&[first(pow2(-120))], -10)?[0];
+    let word = |y: f64, kept: i32| match y {
+        y if y == pow2(kept) => "kept",
+        0.0 => "flushed",
+        _ => "changed",
+    };
+    let (input, output) = (word(input, -110), word(output, -130));
+    let reads = format!("operands {input}, results {output}");
+    let what = format!("{name}.subnormals");
+    if [input, output].contains(&"changed") {
+        let text = "neither kept nor zero";
+        return Ok(Reading::new(&what, reads, text).found(findings::UNEXPLAINED));
+    }
+    let meaning = if (input, output) == ("kept", "kept") {
+        "as IEEE has it"
+    } else {
+        "activations and weights below 2^-126 count as zero there"
+    };
+    Ok(Reading::new(&what, reads, meaning))
+}
+
+/// Integers of alternating bits: no sum of two narrower numbers holds them.
+fn alternating(bits: u32) -> f64 {
+    f64::from((0..bits).filter(|i| (bits - 1 - i) % 2 == 0).fold(0_u32, |x, i| x | 1 << i) | 1)
+}
+
+/// Whether an f32 product multiplies f32 numbers.
+fn honesty(name: &str, subject: &Subject<'_>) -> Result<Reading, Error> {
+    let single = |x: f64| vec![x, 0.0, 0.0, 0.0];
+    let sizes: Vec<u32> = (2..=24).collect();
+    let given =
+        subject.rows(&sizes.iter().map(|&b| single(alternating(b))).collect::<Vec<_>>(), 0)?;
+    let exact = sizes.iter().zip(&given).take_while(|&(&b, &[y, _])| y == alternating(b));
+    let bits = 1 + exact.count() as u32;
+    // 4097 * 4095 = 2^24 - 1 in f32; without the product of the low parts it is 2^24.
+    let pair =
+        Tensor::from_f64(subject.dtype, &[2, 4], &[4095.0, 0.0, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0]);
+    let probes = subject.with(&[single(4097.0), single(4099.0), single(pow2(17))], &pair)?;
+    let whole_product = probes[0][0] == 16_777_215.0;
+    let to_nearest = probes[1][1] == 4100.0;
+    let in_range = probes[2][1] == pow2(17);
+    let rounded = correctly_rounded(subject)?;
+    let reads = match (bits, in_range) {
+        (24, _) if whole_product && rounded => "f32",
+        (24, _) if whole_product => "bf16x3",
+        (16.., _) => "bf16x2",
+        (11, true) => "tf32",
+        (11, false) => "f16",
+        (8 | 9, _) => "bf16",
+        _ => "unknown",
+    };
+    let rounding = if to_nearest { "nearest" } else { "toward zero" };
+    let meaning = match reads {
+        "f32" => "operands keep 24 bits and each product is rounded once".to_owned(),
+        "bf16x3" => "operands keep 24 bits, as three bf16 numbers: close to f32, not equal".into(),
+        "tf32" => format!(
+            "operands keep 11 of 24 bits (rounded {rounding}), about 5e-4 relative: no oracle, and not \
+             f32"
+        ),
+        _ => format!("operands keep {bits} of 24 bits: not f32"),
+    };
+    let what = format!("{name}.f32");
+    let words: Vec<u32> =
+        given.iter().chain(&probes).flatten().map(|&y| (y as f32).to_bits()).collect();
+    let reading = Reading::new(&what, reads, meaning).over(&words);
+    Ok(if reads == "f32" { reading } else { reading.found(findings::F32_GEMM) })
+}
+
+/// Whether products of full significands are the nearest f32.
+fn correctly_rounded(subject: &Subject<'_>) -> Result<bool, Error> {
+    let mut state = 0x2545_f491_u32;
+    let mut next = || {
+        // A linear congruential generator's upper bits, as an odd integer of 24 bits.
+        state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        f64::from(0x80_0001 | state >> 8)
+    };
+    let rows: Vec<Vec<f64>> = (0..64).map(|_| vec![next(), 0.0, 0.0, 0.0]).collect();
+    let (a, b) = (next(), next());
+    let w = Tensor::from_f64(subject.dtype, &[2, 4], &[a, 0.0, 0.0, 0.0, b, 0.0, 0.0, 0.0]);
+    let given = subject.with(&rows, &w)?;
+    Ok(rows.iter().zip(&given).all(|(row, y)| {
+        let right = |w: f64| Exact::of(row[0]).mul(Exact::of(w)).round(F32, Round::NearestEven);
+        *y == [right(a), right(b)]
+    }))
+}
