@@ -27,14 +27,13 @@ fn all_kernels_pass_under_another_seed_and_are_admitted() {
     let ledger = dir.path().join("kernels.jsonl");
     let ledger = ledger.to_str().expect("UTF-8");
     let json: Value =
-        serde_json::from_str(&report(&["--seed", "7", "--ledger", ledger])).expect("JSON");
+        serde_json::from_str(&report(&["--seed", "7", "--matrix", "none", "--ledger", ledger]))
+            .expect("JSON");
     assert_eq!((&json["assay_report"], &json["seed"]), (&1.into(), &7.into()));
     assert_eq!(json["result"], "pass");
     let kernels = json["kernels"].as_array().expect("kernels");
     let names: Vec<&str> = kernels.iter().filter_map(|k| k["kernel"].as_str()).collect();
-    let builds =
-        assay_hip::kernels().iter().flat_map(|k| k.builds().iter().map(|m| m.label(k.name)));
-    assert_eq!(names, builds.collect::<Vec<_>>());
+    assert_eq!(names, assay_hip::kernels().iter().map(|k| k.name).collect::<Vec<_>>());
     for k in kernels {
         assert_eq!(k["verdict"]["kind"], "pass", "{k:#}");
         // Raw scores of 9e4 leave the softmax uncertain in f32, and the report says so.
@@ -46,6 +45,22 @@ fn all_kernels_pass_under_another_seed_and_are_admitted() {
     let list = golden::path("../docs/kernels.toml");
     let gate = cli::assay(["gate", ledger, "--require", list.to_str().expect("UTF-8")]);
     assert_eq!(gate.code, 0, "{gate:#?}");
+}
+
+/// A build is a row of its own, with its convention. Quick, and of one family: that both store the same
+/// bits is a test of the kernels' crate.
+#[test]
+fn builds_with_matrix_instructions_pass_with_their_conventions() {
+    let json: Value =
+        serde_json::from_str(&report(&["--quick", "--matrix", "mmac"])).expect("JSON");
+    let of = |k: &Value| {
+        let first = &k["verdict"]["conventions"][0];
+        [&k["kernel"], first].map(|text| text.as_str().expect("a string").to_string())
+    };
+    let rows: Vec<_> = json["kernels"].as_array().expect("kernels").iter().map(of).collect();
+    let expected =
+        [["gemm_bf16 [mmac]", "defaults"], ["attention_prefill_d128 [mmac]", "probs=online_64"]];
+    assert_eq!(rows, expected);
 }
 
 #[test]
