@@ -135,10 +135,10 @@ impl Size {
         }
     }
 
-    /// The largest tile that tells them apart, and smaller ones that do as well; of a single size on
-    /// either side, one would always be found.
+    /// The largest tile that tells them apart, and smaller ones that do as well; of a few sizes one would
+    /// mostly be found.
     fn multiple(&self) -> Option<String> {
-        if self.wrong.len() < 2 || self.right.len() < 2 {
+        if self.wrong.len() < 2 || self.wrong.len() + self.right.len() < 4 {
             return None;
         }
         let tiles = || (1..).map(|i| 1 << i).take_while(|&tile| tile <= LARGEST_TILE);
