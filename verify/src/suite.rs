@@ -97,11 +97,10 @@ pub fn cases(kernel: &Kernel, seed: u64) -> (Vec<Generated>, Vec<Outside>) {
         Some(known) => known.cases += 1,
         None => outside.push(Outside { contract, cases: 1 }),
     };
-    let in_f32 = vendor::subject(kernel.name).is_some_and(|s| s.dtype == Dtype::F32);
-    let mut all = if in_f32 {
-        families::f32_cases(kernel.op, seed)
-    } else {
-        families::cases(kernel.op, seed)
+    let mut all = match vendor::subject(kernel.name) {
+        Some(subject) if subject.dtype == Dtype::F32 => families::f32_cases(kernel.op, seed),
+        Some(_) => families::without_bias(kernel.op, seed),
+        None => families::cases(kernel.op, seed),
     };
     all.retain(|g| match kernel.accepts(&g.case) {
         Ok(()) => true,

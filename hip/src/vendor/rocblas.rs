@@ -4,6 +4,7 @@
 //! <https://github.com/ROCm/rocBLAS/tree/develop/library/include>
 #![expect(unsafe_code, reason = "loads the library and calls it")]
 
+use std::error::Error as _;
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::path::Path;
 use std::ptr;
@@ -96,7 +97,10 @@ const STATUS: [&str; 16] = [
 /// Loads a shared object; the loader's own words when it cannot.
 pub(super) fn load(path: &Path) -> Result<Object, String> {
     // SAFETY: its initialisers are those of the vendor's library, which is what is asked for.
-    unsafe { Object::new(path) }.map_err(|e| e.to_string())
+    unsafe { Object::new(path) }.map_err(|e| {
+        let cause = e.source().map_or_else(String::new, |cause| format!(": {cause}"));
+        format!("{}: {e}{cause}", path.display())
+    })
 }
 
 /// A function of a library.

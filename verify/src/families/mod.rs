@@ -117,6 +117,17 @@ pub fn cases(op: &str, seed: u64) -> Vec<Generated> {
     }
 }
 
+/// The cases of an op, each without its bias: for subjects that have none.
+pub fn without_bias(op: &str, seed: u64) -> Vec<Generated> {
+    let mut all = cases(op, seed);
+    for g in &mut all {
+        if g.case.tensors.remove("bias").is_some() {
+            g.label = g.label.replace(" bias", "");
+        }
+    }
+    all
+}
+
 /// Cases of an op in f32, with significands that need all of its bits: for subjects whose operands are
 /// f32. Only `matmul` has any.
 pub fn f32_cases(op: &str, seed: u64) -> Vec<Generated> {
