@@ -106,9 +106,9 @@ fn a_layout_that_is_not_the_published_one_is_found_with_its_place() {
         let first = misplaced.first().map(ToString::to_string).unwrap_or_default();
         (first, misplaced.iter().map(|m| (m.operand, m.lane, m.element)).collect::<Vec<_>>())
     };
-    // MMAC hardware behind a build that believes in MFMA: only the diagonal is where it should be.
+    // MMAC hardware behind a build that believes in MFMA: 4 registers are where they should be.
     let (first, all) = found(Matrix::Mmac, ("const int own = 2;", "const int own = 1;"));
-    assert_eq!(all.iter().filter(|m| m.0 == Operand::D).count(), 240, "{first}");
+    assert_eq!(all.iter().filter(|m| m.0 == Operand::D).count(), 252, "{first}");
     assert!(all.iter().all(|m| matches!(m.0, Operand::C | Operand::D)));
     assert!(first.starts_with("__builtin_amdgcn_mfma_f32_16x16x16bf16_1k: C lane 0 element 1: "));
     assert!(first.ends_with("expected m = 1, n = 0, seen at m = 0, n = 4"), "{first}");
