@@ -203,15 +203,18 @@ fn register(value: f64) -> Result<Option<usize>, ()> {
     }
 }
 
-/// Values voted for; agreed when there are as many as expected and most are the same.
+/// Values voted for: a register of an operand takes part in 16 products.
 #[derive(Clone, Default)]
 struct Votes(Vec<usize>);
 
 impl Votes {
-    fn agreed(&self, expected: usize) -> Option<usize> {
+    /// What most of the 16 say. `all` of them must be there, or else some may be lost, which then shows
+    /// in another operand.
+    fn agreed(&self, all: bool) -> Option<usize> {
         let count = |value: usize| self.0.iter().filter(|v| **v == value).count();
         let winner = self.0.iter().copied().max_by_key(|v| count(*v))?;
-        (self.0.len() == expected && 2 * count(winner) > expected).then_some(winner)
+        let complete = if all { self.0.len() == SIZE } else { self.0.len() <= SIZE };
+        (complete && 2 * count(winner) > SIZE).then_some(winner)
     }
 }
 
@@ -234,7 +237,8 @@ fn derive(matrix: Matrix, d: &[f64]) -> LayoutMap {
         for &pair in &pairs {
             votes[pair[index]].0.extend(value(pair));
         }
-        votes.iter().map(|v| v.agreed(SIZE)).collect()
+        // A lost product is held against the register of A.
+        votes.iter().map(|v| v.agreed(index == 0)).collect()
     };
     let join = |x: &[Option<usize>], y: &[Option<usize>]| -> Vec<Option<Place>> {
         x.iter().zip(y).map(|(x, y)| Some([(*x)?, (*y)?])).collect()
