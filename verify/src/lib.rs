@@ -6,8 +6,10 @@
 //!   op by op; [`forward`]: the same by layer outputs or logits alone;
 //! - [`relations`]: what two outputs of one subject must have to do with each other;
 //! - [`ledger`]: which build of which kernel passed what, where, and the gate that reads it;
+//! - [`audit`]: a checkpoint's files, config and text boundary, without running it;
 //! - [`finding`]: stable codes; [`variants`]: the catalogue; [`report`]: text, JSON, HTML; [`cli`]: the command line.
 
+pub mod audit;
 pub mod cli;
 pub mod diff;
 pub mod families;

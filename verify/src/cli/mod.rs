@@ -1,5 +1,6 @@
 //! The command line: parse, then run.
 
+mod audit;
 mod check;
 mod diff;
 mod gate;
@@ -40,6 +41,7 @@ pub const SKIPPED: u8 = 3;
 Exit codes: 0 pass, 1 findings, 2 bad usage or unreadable input, 3 nothing could be verified.
 
 Examples:
+  assay audit MODEL                       what is wrong with a checkpoint, in seconds
   assay check                             the HIP kernels on the built-in emulator
   assay check --mutants                   the same kernels broken on purpose: every one must be caught
   assay diff MODEL TRACE                  a recorded forward against the reference, op by op
@@ -56,6 +58,8 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    /// Audit a checkpoint without running it: files, config, tensors, quantisation, tokenizer
+    Audit(audit::AuditArgs),
     /// Check the HIP kernels on the emulator
     Check(check::CheckArgs),
     /// Run the reference forward on a checkpoint
@@ -205,6 +209,7 @@ fn dispatch(cli: Cli) -> anyhow::Result<u8> {
         .start_handler(|_| std::mem::forget(DefaultEnv::enter()))
         .build()?;
     pool.install(|| match cli.command {
+        Command::Audit(args) => audit::run(&args),
         Command::Check(args) => check::run(&args),
         Command::Run(args) => run::run(&args),
         Command::Diff(args) => diff::run(&args),
