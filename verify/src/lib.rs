@@ -7,6 +7,7 @@
 //! - [`relations`]: what two outputs of one subject must have to do with each other;
 //! - [`ledger`]: which build of which kernel passed what, where, and the gate that reads it;
 //! - [`audit`]: a checkpoint's files, config and text boundary, without running it;
+//! - [`template`]: a prompt compared with a captured one or a server's, over [`http`];
 //! - [`finding`]: stable codes; [`variants`]: the catalogue; [`report`]: text, JSON, HTML; [`cli`]: the command line.
 
 pub mod audit;
@@ -15,6 +16,7 @@ pub mod diff;
 pub mod families;
 pub mod finding;
 pub mod forward;
+pub mod http;
 pub mod judge;
 pub mod ledger;
 pub mod mutants;
@@ -24,4 +26,5 @@ pub mod replay;
 pub mod report;
 pub mod subject;
 pub mod suite;
+pub mod template;
 pub mod variants;

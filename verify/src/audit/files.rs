@@ -1,5 +1,6 @@
 //! The weight files: which there are, which there should be, and the tensors in them.
 
+use std::collections::btree_map::Entry as Slot;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
@@ -51,17 +52,16 @@ impl Files {
     pub(super) fn read(dir: &Path, entries: &Entries, out: &mut Found) -> Files {
         partial(dir, entries, out);
         let mut files = Files::default();
-        let index = match index::read(&dir.join(INDEX)) {
-            Outcome::Index(index) => Some(index),
-            Outcome::Absent => None,
+        let (index, names) = match index::read(&dir.join(INDEX)) {
+            Outcome::Index(index) => {
+                let names = with_index(&index, entries, out);
+                (Some(index), names)
+            }
+            Outcome::Absent => (None, without_index(entries, false, out)),
             Outcome::Damaged(why) => {
                 out.add("index.damaged", INDEX, why);
-                None
+                (None, without_index(entries, true, out))
             }
-        };
-        let names = match &index {
-            Some(index) => with_index(index, entries, out),
-            None => without_index(entries, out),
         };
         // A tensor that two files hold is one finding, with all such tensors.
         let mut twice: Vec<(String, String)> = Vec::new();
@@ -109,10 +109,11 @@ impl Files {
         let shard = self.shards.len();
         let data = entries.values().map(|e| e.data_offsets[1]).max().unwrap_or(0);
         for (tensor, entry) in entries {
-            if self.tensors.contains_key(&tensor) {
-                twice.push((tensor, name.to_owned()));
-            } else {
-                self.tensors.insert(tensor, Held { shard, entry });
+            match self.tensors.entry(tensor) {
+                Slot::Occupied(slot) => twice.push((slot.key().clone(), name.to_owned())),
+                Slot::Vacant(slot) => {
+                    slot.insert(Held { shard, entry });
+                }
             }
         }
         self.shards.push(Shard { name: name.to_owned(), path, len, start, data, readable });
@@ -310,7 +311,7 @@ fn strays<'a>(names: impl Iterator<Item = &'a str>, out: &mut Found) {
 }
 
 /// The files to read where there is no index.
-fn without_index(entries: &Entries, out: &mut Found) -> Vec<String> {
+fn without_index(entries: &Entries, damaged: bool, out: &mut Found) -> Vec<String> {
     let of = |kind: Kind| {
         let is = move |(_, e): &(&String, &(Kind, Option<u64>))| e.0 == kind && e.1.is_some();
         entries.iter().filter(is).map(|(n, _)| n.clone()).collect::<Vec<String>>()
@@ -339,7 +340,9 @@ fn without_index(entries: &Entries, out: &mut Found) -> Vec<String> {
         out.add("file.no_weights", SINGLE, what);
         return all;
     }
-    if all.len() > 1 || names::numbering(&all[0]).is_some() {
+    if damaged {
+        // Said already.
+    } else if all.len() > 1 || names::numbering(&all[0]).is_some() {
         let what = format!(
             "there are {} and no index: {}",
             plural(all.len(), "weight file"),

@@ -4,6 +4,7 @@
 //! without gaps. Source: <https://github.com/huggingface/safetensors#format>.
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry as Slot;
 use std::fmt;
 use std::fs::File;
 use std::io::{BufReader, Read, Seek, SeekFrom};
@@ -321,10 +322,11 @@ impl<'de> Visitor<'de> for &mut Raw {
             if self.entries.len() >= MAX_TENSORS {
                 return Err(A::Error::custom(format!("more than {MAX_TENSORS} tensors")));
             }
-            if self.entries.contains_key(&name) {
-                self.twice.push(name);
-            } else {
-                self.entries.insert(name, entry);
+            match self.entries.entry(name) {
+                Slot::Occupied(slot) => self.twice.push(slot.key().clone()),
+                Slot::Vacant(slot) => {
+                    slot.insert(entry);
+                }
             }
         }
         Ok(())

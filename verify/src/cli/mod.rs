@@ -11,6 +11,7 @@ mod progress;
 mod replay;
 mod resources;
 mod run;
+mod template;
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -66,6 +67,8 @@ enum Command {
     Run(Box<run::RunArgs>),
     /// Diff a recorded trace against the reference, op by op, on the trace's own inputs
     Diff(diff::DiffArgs),
+    /// Print what the chat template makes of a conversation, and compare with a captured prompt or a server
+    Template(template::TemplateArgs),
     /// Measure what the suite catches and how often it raises a false alarm, beside other criteria
     Power(power::PowerArgs),
     /// Ask a ledger whether the kernels that a service needs passed, as they are now
@@ -213,6 +216,7 @@ fn dispatch(cli: Cli) -> anyhow::Result<u8> {
         Command::Check(args) => check::run(&args),
         Command::Run(args) => run::run(&args),
         Command::Diff(args) => diff::run(&args),
+        Command::Template(args) => template::run(&args),
         Command::Power(args) => power::run(&args),
         Command::Gate(args) => gate::run(&args),
         Command::Replay(args) => replay::run(&args),
