@@ -128,7 +128,15 @@ pub(super) fn understand(inferred: &Inferred, out: &mut Found) -> Option<Config>
     };
     let said = why.strip_prefix("config.json: ").unwrap_or(&why);
     let quant = said.contains("quantization_config");
-    if said.contains("does not know") || said.contains("that assay knows") {
+    // What assay cannot run need not be wrong.
+    let unsupported = [
+        "does not know",
+        "that assay knows",
+        "assay does not run",
+        "is not supported",
+        "supported are",
+    ];
+    if unsupported.iter().any(|u| said.contains(u)) {
         out.note(format!("assay run and assay diff refuse this checkpoint: {why}"));
     } else {
         let name = if quant { "quant.refused" } else { "config.refused" };

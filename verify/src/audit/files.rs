@@ -45,16 +45,17 @@ pub(super) struct Files {
     pub(super) lost: BTreeSet<String>,
     /// The sha256 that a Git LFS pointer names, by file.
     pub(super) pointers: BTreeMap<String, String>,
+    /// Files that lie there under another name than the index gives them: theirs by the index's.
+    renamed: BTreeMap<String, String>,
 }
 
 impl Files {
     /// Reads the headers of all weight files in `dir`.
     pub(super) fn read(dir: &Path, entries: &Entries, out: &mut Found) -> Files {
-        partial(dir, entries, out);
         let mut files = Files::default();
         let (index, names) = match index::read(&dir.join(INDEX)) {
             Outcome::Index(index) => {
-                let names = with_index(&index, entries, out);
+                let names = with_index(&index, entries, &mut files.renamed, out);
                 (Some(index), names)
             }
             Outcome::Absent => (None, without_index(entries, false, out)),
@@ -82,6 +83,7 @@ impl Files {
         if let Some(index) = &index {
             files.against(index, out);
         }
+        partial(dir, entries, out);
         files
     }
 
@@ -130,9 +132,10 @@ impl Files {
         let mut lost = BTreeSet::new();
         let mut wrong: Vec<(&str, &str, Option<&str>)> = Vec::new();
         for (tensor, file) in &index.places {
+            let real = self.renamed.get(&**file).map_or(&**file, String::as_str);
             match self.tensors.get(tensor).map(|h| self.shards[h.shard].name.as_str()) {
-                Some(holder) if holder == &**file || is_renamed(holder, file) => {}
-                None if !readable.iter().any(|r| *r == &**file || is_renamed(r, file)) => {
+                Some(holder) if holder == real => {}
+                None if !readable.contains(real) => {
                     lost.insert(tensor.clone());
                 }
                 holder => wrong.push((tensor, file, holder)),
@@ -233,18 +236,24 @@ impl Files {
     }
 }
 
-/// Downloads that were not finished.
+/// Downloads that were not finished: those in the folder; and those that a downloader keeps elsewhere, which are
+/// left-overs of an earlier try when every file is whole.
 fn partial(dir: &Path, entries: &Entries, out: &mut Found) {
+    let whole = !out.any(&["file.", "index."]);
     for (name, (kind, len)) in entries {
         if *kind == Kind::Partial {
-            let what =
-                format!("the name says an unfinished download ({} bytes so far)", len.unwrap_or(0));
+            let bytes = len.unwrap_or(0);
+            let what = format!("the name says an unfinished download ({bytes} bytes so far)");
             out.add("file.partial_download", name, what);
         }
     }
     for path in names::elsewhere(dir) {
-        let what = "a downloader's unfinished file";
-        out.add("file.partial_download", path.display().to_string(), what);
+        let path = path.display();
+        if whole {
+            out.note(format!("{path}: a left-over of a download; every weight file is whole"));
+        } else {
+            out.add("file.partial_download", path.to_string(), "a downloader's unfinished file");
+        }
     }
 }
 
@@ -254,45 +263,52 @@ fn is_renamed(found: &str, wanted: &str) -> bool {
     found != wanted && !found.ends_with(".safetensors") && found.starts_with(stem)
 }
 
-/// The files to read where there is an index.
-fn with_index(index: &Index, entries: &Entries, out: &mut Found) -> Vec<String> {
-    let odd = || entries.iter().filter(|(_, e)| e.0 == Kind::Odd && e.1.is_some()).map(|(n, _)| n);
-    let mut names = Vec::new();
-    for file in index.files() {
-        match entries.get(file) {
-            Some((_, Some(_))) => names.push(file.to_owned()),
-            Some((_, None)) => missing(index, file, "is a link to nothing", out),
-            None => match odd().find(|o| is_renamed(o, file)) {
-                Some(found) => {
-                    out.add(
-                        "file.odd_name",
-                        found,
-                        format!("is what the index calls {}", quoted(file)),
-                    );
-                    names.push(found.clone());
-                }
-                None => missing(index, file, "is not in the folder", out),
-            },
-        }
+/// The files to read where there is an index; files under another name go into `renamed`.
+fn with_index(
+    index: &Index,
+    entries: &Entries,
+    renamed: &mut BTreeMap<String, String>,
+    out: &mut Found,
+) -> Vec<String> {
+    let odd: Vec<&String> = entries
+        .iter()
+        .filter(|(_, e)| e.0 == Kind::Odd && e.1.is_some())
+        .map(|(name, _)| name)
+        .take(1000)
+        .collect();
+    let mut places: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+    for (tensor, file) in &index.places {
+        places.entry(file).or_default().push(tensor);
     }
-    for name in odd().filter(|o| !names.contains(*o)) {
-        out.add(
-            "file.odd_name",
-            name,
-            "looks like a weight file, and no engine looks for this name",
-        );
+    let mut names = BTreeSet::new();
+    for file in index.files() {
+        let how = match entries.get(file) {
+            Some((_, Some(_))) => {
+                names.insert(file.to_owned());
+                continue;
+            }
+            Some((_, None)) => "is a link to nothing",
+            None => "is not in the folder",
+        };
+        if let Some(found) = odd.iter().find(|o| is_renamed(o, file)) {
+            let what = format!("is what the index calls {}", quoted(file));
+            out.add("file.odd_name", found.as_str(), what);
+            names.insert((*found).clone());
+            renamed.insert(file.to_owned(), (*found).clone());
+            continue;
+        }
+        let of = places.get(file).map_or(&[][..], Vec::as_slice);
+        let tensors = plural(of.len(), "tensor");
+        let what = format!("{how}; the index places {tensors} in it: {}", list(of.iter().copied()));
+        out.add("file.missing_shard", file, what);
+    }
+    for name in odd.iter().filter(|o| !names.contains(**o)) {
+        let what = "looks like a weight file, and no engine looks for this name";
+        out.add("file.odd_name", name.as_str(), what);
     }
     let shards = entries.iter().filter(|(_, e)| e.0 == Kind::Shard && e.1.is_some());
-    strays(shards.map(|(n, _)| n.as_str()).filter(|n| !names.iter().any(|m| m == n)), out);
-    names
-}
-
-fn missing(index: &Index, file: &str, how: &str, out: &mut Found) {
-    let of: Vec<&str> =
-        index.places.iter().filter(|(_, f)| &***f == file).map(|(t, _)| t.as_str()).collect();
-    let what =
-        format!("{how}; the index places {} in it: {}", plural(of.len(), "tensor"), list(of));
-    out.add("file.missing_shard", file, what);
+    strays(shards.map(|(n, _)| n.as_str()).filter(|n| !names.contains(*n)), out);
+    names.into_iter().collect()
 }
 
 /// Weight files that nothing names.

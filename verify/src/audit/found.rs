@@ -40,7 +40,8 @@ impl Item {
         let (rank, code) =
             codes::named(name).unwrap_or_else(|| panic!("`{name}` has no code: add it to codes"));
         let codes::Code { code, name, why, served, advice } = *code;
-        Item { code, name, r#where: place.into(), what: what.into(), why, served, advice, rank }
+        let (place, what) = (clean(&place.into(), 400), clean(&what.into(), 2000));
+        Item { code, name, r#where: place, what, why, served, advice, rank }
     }
 }
 
@@ -97,13 +98,15 @@ impl Found {
     /// Adds what is odd and changes nothing by itself.
     pub(super) fn note(&mut self, text: impl Into<String>) {
         if self.notes.len() < MOST {
-            self.notes.push(text.into());
+            self.notes.push(clean(&text.into(), 2000));
         }
     }
 
     /// Adds what was not checked, and why.
     pub(super) fn unchecked(&mut self, text: impl Into<String>) {
-        self.unchecked.push(text.into());
+        if self.unchecked.len() < MOST {
+            self.unchecked.push(clean(&text.into(), 2000));
+        }
     }
 
     /// Whether something was found whose name begins with one of `prefixes`.
@@ -131,6 +134,16 @@ impl Found {
             hashes,
         }
     }
+}
+
+/// A text with what a file put into it: without control characters, and of a bounded length.
+fn clean(text: &str, longest: usize) -> String {
+    let shown = |c: char| if c.is_control() { '\u{fffd}' } else { c };
+    let mut out: String = text.chars().take(longest).map(shown).collect();
+    if text.chars().nth(longest).is_some() {
+        out += "...";
+    }
+    out
 }
 
 /// At most five of `names`, quoted, and how many more there are.

@@ -14,8 +14,9 @@ use super::found::quoted;
 
 /// The longest index that is read; that of the largest released model has 9 MB.
 const MAX_BYTES: u64 = 64 << 20;
-/// The most tensors.
+/// The most tensors, and the most files.
 const MAX_TENSORS: usize = 1 << 19;
+const MAX_FILES: usize = 10_000;
 
 /// The index as its file has it.
 #[derive(Debug, Default)]
@@ -51,20 +52,21 @@ impl Index {
 
 /// Reads the index at `path`.
 pub(super) fn read(path: &Path) -> Outcome {
-    let file = match File::open(path) {
-        Ok(file) => file,
-        Err(e) if e.kind() == ErrorKind::NotFound => return Outcome::Absent,
-        Err(e) => return Outcome::Damaged(format!("cannot be read: {e}")),
-    };
-    match file.metadata() {
+    // Asked before it is opened: to open a pipe would wait for its writer.
+    match std::fs::metadata(path) {
         Ok(m) if !m.is_file() => return Outcome::Damaged("is not a regular file".to_owned()),
         Ok(m) if m.len() > MAX_BYTES => {
             let what = format!("has {} bytes, which no index has (at most {MAX_BYTES})", m.len());
             return Outcome::Damaged(what);
         }
         Ok(_) => {}
+        Err(e) if e.kind() == ErrorKind::NotFound => return Outcome::Absent,
         Err(e) => return Outcome::Damaged(format!("cannot be read: {e}")),
     }
+    let file = match File::open(path) {
+        Ok(file) => file,
+        Err(e) => return Outcome::Damaged(format!("cannot be read: {e}")),
+    };
     let mut index = Index::default();
     let mut from = serde_json::Deserializer::from_reader(BufReader::new(file.take(MAX_BYTES)));
     if let Err(e) = (Top(&mut index)).deserialize(&mut from).and_then(|()| from.end()) {
@@ -152,8 +154,9 @@ impl<'de> Visitor<'de> for Places<'_> {
                     format!("tensor {}: {} is no plain file name", quoted(&tensor), quoted(&file));
                 return Err(A::Error::custom(what));
             }
-            if self.0.places.len() >= MAX_TENSORS {
-                return Err(A::Error::custom(format!("more than {MAX_TENSORS} tensors")));
+            if self.0.places.len() >= MAX_TENSORS || self.0.files.len() > MAX_FILES {
+                let what = format!("more than {MAX_TENSORS} tensors or {MAX_FILES} files");
+                return Err(A::Error::custom(what));
             }
             let known = self.0.files.get(file.as_str()).cloned();
             let file = known.unwrap_or_else(|| {

@@ -103,7 +103,9 @@ pub(super) fn numbering(name: &str) -> Option<(usize, usize)> {
 /// (a local folder's, and its cache's) and of ModelScope.
 pub(super) fn elsewhere(dir: &Path) -> Vec<PathBuf> {
     let mut found = Vec::new();
-    for folder in [".cache/huggingface/download", "._____temp", "../../blobs"] {
+    let cached = dir.parent().is_some_and(|p| p.ends_with("snapshots"));
+    let folders = [".cache/huggingface/download", "._____temp", "../../blobs"];
+    for folder in &folders[..if cached { 3 } else { 2 }] {
         let folder = dir.join(folder);
         let Ok(entries) = std::fs::read_dir(&folder) else { continue };
         for entry in entries.flatten().take(MOST) {

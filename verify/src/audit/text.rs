@@ -136,6 +136,10 @@ fn template(dir: &Path, config: &Object, tokens: &Tokens, out: &mut Found) {
         out.add("template.missing", "chat_template.jinja", what);
         return;
     }
+    if beside && !dir.join("chat_template.jinja").is_file() {
+        out.add("template.broken", place, "is not a regular file");
+        return;
+    }
     let templates = match ChatTemplates::open(dir) {
         Ok(templates) => templates,
         Err(e) => {

@@ -49,19 +49,20 @@ struct Model {
 
 /// Reads the file at `path`.
 pub(super) fn read(path: &Path) -> Outcome {
-    let file = match File::open(path) {
-        Ok(file) => file,
-        Err(e) if e.kind() == ErrorKind::NotFound => return Outcome::Absent,
-        Err(e) => return Outcome::Damaged(format!("cannot be read: {e}")),
-    };
-    match file.metadata() {
+    // Asked before it is opened: to open a pipe would wait for its writer.
+    match std::fs::metadata(path) {
         Ok(m) if !m.is_file() => return Outcome::Damaged("is not a regular file".to_owned()),
         Ok(m) if m.len() > MAX_BYTES => {
             return Outcome::Damaged(format!("has {} bytes, which no tokenizer has", m.len()));
         }
         Ok(_) => {}
+        Err(e) if e.kind() == ErrorKind::NotFound => return Outcome::Absent,
         Err(e) => return Outcome::Damaged(format!("cannot be read: {e}")),
     }
+    let file = match File::open(path) {
+        Ok(file) => file,
+        Err(e) => return Outcome::Damaged(format!("cannot be read: {e}")),
+    };
     let reader = BufReader::new(file.take(MAX_BYTES));
     match serde_json::from_reader::<_, Document>(reader) {
         Ok(document) => {

@@ -59,8 +59,11 @@ fn sizes_that_the_tensors_contradict() {
         found(&copy, &[code], &[field, said]);
     }
     let copy = Copy::of("checkpoints/moe-qwen3");
-    copy.json(CONFIG, |c| c["num_experts"] = json!(c["num_experts"].as_u64().map(|n| n + 2)));
-    found(&copy, &["A443"], &["num_experts"]);
+    copy.json(CONFIG, |c| {
+        let name = if c.contains_key("num_experts") { "num_experts" } else { "num_local_experts" };
+        c[name] = json!(c[name].as_u64().map(|n| n + 2));
+    });
+    found(&copy, &["A443"], &["experts"]);
     edited(|c| c["tie_word_embeddings"] = json!(false), &["A438"], &["lm_head.weight"]);
 }
 
