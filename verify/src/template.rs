@@ -82,13 +82,13 @@ fn first_difference<T: PartialEq>(a: &[T], b: &[T]) -> Option<usize> {
     (common < a.len().max(b.len())).then_some(common)
 }
 
-/// What stands around byte `at`, with the place marked.
+/// What stands around byte `at`, which `[HERE]` marks.
 fn around(bytes: &[u8], at: usize) -> String {
     let shown = |part: &[u8]| String::from_utf8_lossy(part).escape_debug().to_string();
     let before = &bytes[at.saturating_sub(CONTEXT)..at.min(bytes.len())];
     let after = &bytes[at.min(bytes.len())..bytes.len().min(at + CONTEXT)];
     let end = if after.is_empty() { "(end)".to_owned() } else { shown(after) };
-    format!("\"{}>>>{end}\"", shown(before))
+    format!("\"{}[HERE]{end}\"", shown(before))
 }
 
 /// What often makes such a difference.
@@ -143,7 +143,7 @@ mod tests {
         assert_eq!(other.first_difference, Some(3));
         let what = other.finding.expect("a finding").what;
         assert!(
-            what.contains("byte 3") && what.contains("line 2") && what.contains(">>>d"),
+            what.contains("byte 3") && what.contains("line 2") && what.contains("[HERE]d"),
             "{what}"
         );
         let longer = bytes("ab", b"ab\n", "x", "prompt.text_differs");
