@@ -20,6 +20,9 @@ pub(super) struct Inferred {
     pub(super) described: Option<Described>,
 }
 
+mod fields;
+mod heads;
+
 const CONFIG: &str = "config.json";
 
 /// An integer field, also one written as a float.
@@ -118,85 +121,6 @@ impl Infer<'_> {
         self.set("model_type", kind);
         if truth == "Qwen2ForCausalLM" {
             self.fixed.remove("attention_bias");
-        }
-    }
-
-    /// Heads, key and value heads, and the elements of a head.
-    fn heads(&mut self) {
-        let (Some(q), Some(k)) =
-            (self.shapes.linear("self_attn.q_proj"), self.shapes.linear("self_attn.k_proj"))
-        else {
-            return;
-        };
-        let field = |name: &str| int(&self.fixed, name).filter(|n| *n > 0);
-        let (hidden, heads, kv) =
-            (field("hidden_size"), field("num_attention_heads"), field("num_key_value_heads"));
-        let explicit = field("head_dim");
-        let quotient = hidden.zip(heads).map(|(h, n)| h / n);
-        let assumed = explicit.or(quotient);
-        let over =
-            |rows: u64, n: Option<u64>| n.filter(|n| rows.is_multiple_of(*n)).map(|n| rows / n);
-        let (by_q, by_k) = (over(q[0], heads), over(k[0], kv));
-        let dim = self
-            .shapes
-            .head_norm
-            // Both counts give one size: it is the size that is wrong and not the two counts.
-            .or_else(|| by_q.filter(|d| by_k == Some(*d)))
-            .or_else(|| assumed.filter(|d| q[0].is_multiple_of(*d) && k[0].is_multiple_of(*d)))
-            .or(by_q);
-        let Some(dim) =
-            dim.filter(|d| *d > 0 && q[0].is_multiple_of(*d) && k[0].is_multiple_of(*d))
-        else {
-            return;
-        };
-        if explicit.is_none() && (self.is_qwen3() || quotient != Some(dim))
-            || explicit.is_some_and(|d| d != dim)
-        {
-            let what = self.head_dim(explicit, quotient, hidden, heads, dim, q[0]);
-            self.out.add("config.head_dim", format!("{CONFIG}: head_dim"), what);
-        }
-        if explicit.is_some() || quotient != Some(dim) || self.is_qwen3() {
-            self.set("head_dim", dim);
-        }
-        self.replace(
-            "config.heads",
-            "num_attention_heads",
-            q[0] / dim,
-            &format!("q_proj has {} rows of heads of {dim}", q[0]),
-        );
-        self.replace(
-            "config.kv_heads",
-            "num_key_value_heads",
-            k[0] / dim,
-            &format!("k_proj has {} rows of heads of {dim}", k[0]),
-        );
-    }
-
-    fn head_dim(
-        &self,
-        explicit: Option<u64>,
-        quotient: Option<u64>,
-        hidden: Option<u64>,
-        heads: Option<u64>,
-        dim: u64,
-        rows: u64,
-    ) -> String {
-        let norm = match self.shapes.head_norm {
-            Some(n) => format!(", and q_norm has {n} elements"),
-            None => String::new(),
-        };
-        let truth = format!("q_proj has {rows} rows = {} heads x {dim}{norm}", rows / dim);
-        match (explicit, quotient, hidden, heads) {
-            (Some(d), ..) => format!("is {d}, but {truth}: it must be {dim}"),
-            (None, Some(d), Some(h), Some(n)) => format!(
-                "is not there, so that engines take hidden_size / num_attention_heads = {h} / {n} = {d}; {}{truth}: it must be {dim}",
-                if d == dim {
-                    "that is right by chance, but Qwen3's is explicit; "
-                } else {
-                    "but "
-                }
-            ),
-            _ => format!("is not there; {truth}: it must be {dim}"),
         }
     }
 
@@ -333,111 +257,6 @@ impl Infer<'_> {
                     what,
                 );
                 self.set("tie_word_embeddings", !head);
-            }
-        }
-    }
-
-    /// The base of the rotary angles in both spellings.
-    fn rope(&mut self) {
-        let inner = |o: &Object, name: &str| o.get(name).and_then(Value::as_object).cloned();
-        let real = |o: &Object| o.get("rope_theta").and_then(Value::as_f64);
-        let mut given: Vec<(String, f64)> = Vec::new();
-        given.extend(real(&self.fixed).map(|t| ("rope_theta".to_owned(), t)));
-        for name in ["rope_parameters", "rope_scaling"] {
-            let theta = inner(&self.fixed, name).and_then(|o| real(&o));
-            given.extend(theta.map(|t| (format!("{name}.rope_theta"), t)));
-        }
-        match given.first().cloned() {
-            None => {
-                let what = "neither rope_theta nor rope_parameters.rope_theta is there; known values are 1000000 (Qwen2, Qwen2.5, Qwen3), 10000 (Qwen2.5-Math and the R1 distills of it) and 5000000 (Qwen3-2507)";
-                self.out.add("config.rope_missing", format!("{CONFIG}: rope_theta"), what);
-                self.set("rope_theta", 1e6);
-            }
-            Some((first, theta)) => {
-                if let Some((other, value)) = given.iter().find(|(_, t)| *t != theta) {
-                    let what = format!("is {theta}, but {other} is {value}");
-                    self.out.add("config.rope_contradiction", format!("{CONFIG}: {first}"), what);
-                    for name in ["rope_parameters", "rope_scaling"] {
-                        if let Some(object) =
-                            self.fixed.get_mut(name).and_then(Value::as_object_mut)
-                        {
-                            object.remove("rope_theta");
-                        }
-                    }
-                    self.set("rope_theta", theta);
-                }
-            }
-        }
-        let kind = |o: &Object| {
-            (
-                text(o, "rope_type").or(text(o, "type")).unwrap_or("default").to_owned(),
-                o.get("factor").and_then(Value::as_f64),
-            )
-        };
-        let (new, old) =
-            (inner(&self.fixed, "rope_parameters"), inner(&self.fixed, "rope_scaling"));
-        if let (Some(new), Some(old)) = (new, old)
-            && kind(&new) != kind(&old)
-        {
-            let what = format!(
-                "describes {:?}, but rope_scaling describes {:?} (type and factor)",
-                kind(&new),
-                kind(&old)
-            );
-            self.out.add("config.rope_contradiction", format!("{CONFIG}: rope_parameters"), what);
-            self.fixed.remove("rope_scaling");
-        }
-    }
-
-    fn dtype(&mut self) {
-        let Some(stored) = self.shapes.dtype else { return };
-        let spelled = match stored {
-            "BF16" => "bfloat16",
-            "F16" => "float16",
-            "F32" => "float32",
-            _ => return,
-        };
-        let name = if self.fixed.contains_key("torch_dtype") && !self.fixed.contains_key("dtype") {
-            "torch_dtype"
-        } else {
-            "dtype"
-        };
-        match text(&self.fixed, name).map(str::to_owned) {
-            Some(given) if given == spelled => {}
-            Some(given) => {
-                let what =
-                    format!("is {given}, but most of the unpacked weights are stored as {spelled}");
-                self.out.add("config.dtype", format!("{CONFIG}: {name}"), what);
-                self.set(name, spelled);
-            }
-            None => {
-                let what =
-                    format!("(or torch_dtype) is missing; the weights are stored as {spelled}");
-                self.out.add("config.field_missing", format!("{CONFIG}: dtype"), what);
-                self.set(name, spelled);
-            }
-        }
-    }
-
-    /// Fields that must not be guessed, and that no tensor tells.
-    fn others(&mut self) {
-        let mut needed = vec![
-            ("rms_norm_eps", json!(1e-6)),
-            ("hidden_act", json!("silu")),
-            ("max_position_embeddings", json!(32768)),
-        ];
-        if class(&self.fixed).is_some_and(|c| c.contains("Moe")) {
-            needed.extend([
-                ("num_experts_per_tok", json!(1)),
-                ("norm_topk_prob", json!(true)),
-                ("decoder_sparse_step", json!(1)),
-            ]);
-        }
-        for (name, any) in needed {
-            if self.fixed.get(name).is_none_or(Value::is_null) {
-                let what = "is missing, and no tensor tells it";
-                self.out.add("config.field_missing", format!("{CONFIG}: {name}"), what);
-                self.set(name, any);
             }
         }
     }

@@ -19,6 +19,7 @@ mod index;
 mod infer;
 mod json;
 mod names;
+mod pick;
 mod quant;
 mod release;
 mod sample;

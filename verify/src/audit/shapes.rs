@@ -65,7 +65,8 @@ impl Shapes {
             if name.ends_with(".weight")
                 && let Some(dtype) = float(&entry.dtype)
             {
-                *dtypes.entry(dtype).or_default() += end.saturating_sub(begin);
+                let bytes = dtypes.entry(dtype).or_default();
+                *bytes = bytes.saturating_add(end.saturating_sub(begin));
             }
             let Some((layer, rest)) = layer_of(name) else { continue };
             layers.insert(layer);
