@@ -139,7 +139,7 @@ impl Client {
                     }
                     let body = response.body_mut().with_config().limit(MAX_BYTES).read_to_vec();
                     return match body {
-                        Ok(body) => Ok(Reply { status, body }),
+                        Ok(body) => Ok(Reply { status, body: self.without_key(body) }),
                         Err(e) => Err(self.error(path, &e)),
                     };
                 }
@@ -153,6 +153,15 @@ impl Client {
             }
         }
         bail!("{}{path}: no answer", self.base)
+    }
+
+    /// A body without the key, which some servers repeat when they refuse it.
+    fn without_key(&self, body: Vec<u8>) -> Vec<u8> {
+        let Some(key) = &self.key else { return body };
+        if !body.windows(key.len()).any(|w| w == key.as_bytes()) {
+            return body;
+        }
+        String::from_utf8_lossy(&body).replace(key.as_str(), "***").into_bytes()
     }
 
     fn error(&self, path: &str, e: &ureq::Error) -> anyhow::Error {

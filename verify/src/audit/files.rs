@@ -195,6 +195,12 @@ impl Files {
         }
     }
 
+    /// Whether the names are those of a model without its head: `layers.0.mlp...`.
+    pub(super) fn without_prefix(&self) -> bool {
+        let any = |prefix: &str| self.tensors.keys().any(|n| n.starts_with(prefix));
+        any("layers.") && !any("model.")
+    }
+
     /// The shape of a tensor.
     pub(super) fn shape(&self, name: &str) -> Option<&[u64]> {
         self.tensors.get(name).map(|h| &*h.entry.shape)

@@ -62,6 +62,10 @@ pub fn audit(
     let inferred = config.map(|c| infer::infer(c, &files, &mut out));
     let understood = inferred.as_ref().and_then(|i| config::understand(i, &mut out));
     match &understood {
+        // A model without its head, as embedding models are stored.
+        _ if files.without_prefix() => out.unchecked(
+            "tensors against the architecture: their names lack the `model.` of a model with a head",
+        ),
         Some(config) => tensors::check(config, &files, &mut out),
         None => out.unchecked("tensors against the architecture: config.json is not understood"),
     }

@@ -228,7 +228,7 @@ fn promised(name: &str) -> Option<f64> {
 
 /// The name against the number of parameters.
 ///
-/// Released models are within 3.1 % of their names when counted with the head or without it (names count
+/// Released models are within 3 % of their names when counted with the head or without it (names count
 /// either way): the test of the table holds that. 5 % is the limit.
 fn counted(names: &[String], config: &Config, out: &mut Found) {
     let Some((name, billions)) =

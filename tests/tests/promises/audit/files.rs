@@ -4,10 +4,11 @@ use std::fs;
 
 use assay_reference::{Dtype, Tensor};
 use assay_tests::damage::Copy;
+use assay_tests::golden;
 use assay_verify::audit::Options;
 use serde_json::json;
 
-use super::{FILE, found, found_in_data, found_with, qwen2, qwen3};
+use super::{FILE, found, found_in_data, found_with, look, qwen2, qwen3};
 
 const SECOND: &str = "model-00002-of-00002.safetensors";
 const INDEX: &str = "model.safetensors.index.json";
@@ -142,6 +143,30 @@ fn a_hash_that_is_another() {
     found(&copy, &[], &[]);
     let options = Options { hash: true, data: false };
     found_with(copy.path(), options, &["A40B"], &[FILE, "abab"]);
+    // What huggingface_hub records of a download into a folder: revision, etag, time. The hash is the golden
+    // manifest's.
+    fs::remove_file(&name).expect("removed");
+    let cache = copy.file(".cache/huggingface/download");
+    fs::create_dir_all(&cache).expect("a folder");
+    let hash = golden_hash("checkpoints/tiny-qwen3/model.safetensors");
+    let record = |hash: &str| {
+        let text = format!("0123\n{hash}\n1.5\n");
+        fs::write(cache.join(format!("{FILE}.metadata")), text).expect("written");
+    };
+    record(&hash);
+    let report = look(copy.path(), options);
+    assert_eq!(report.findings, []);
+    assert_eq!(report.hashes[0].expected.as_ref().map(|e| &e.sha256), Some(&hash));
+    record(&"cd".repeat(32));
+    found_with(copy.path(), options, &["A40B"], &[FILE, "cdcd"]);
+}
+
+fn golden_hash(path: &str) -> String {
+    let manifest = golden::json("manifest.json");
+    let fixtures = manifest["fixtures"].as_object().expect("fixtures").values();
+    let mut files = fixtures.flat_map(|f| f["files"].as_array().expect("files"));
+    let file = files.find(|f| f["path"] == path).expect("a file of the manifest");
+    file["sha256"].as_str().expect("a hash").to_owned()
 }
 
 #[test]

@@ -219,3 +219,21 @@ fn a_servers_prompt_is_compared_through_its_tokenize() {
         assert_eq!((run.code, run.stdout.as_str()), (2, ""), "{run:#?}");
     }
 }
+
+/// A key goes to the server, and is shown nowhere, not even when the server repeats it.
+#[test]
+fn a_key_is_sent_and_never_shown() {
+    let place = Place::new();
+    let url = serve(|_, _| (401, "{\"error\": \"bad key sk-secret-1\"}".into()));
+    let model = golden::path("checkpoints/trained-qwen3");
+    let output = std::process::Command::new(cli::binary())
+        .args(["template".as_ref(), model.as_os_str(), "--messages".as_ref()])
+        .arg(place.folder.path().join("messages.json"))
+        .args(["--server", &url, "--api-key-env", "ASSAY_TEST_KEY"])
+        .env("ASSAY_TEST_KEY", "sk-secret-1")
+        .output()
+        .expect("assay starts");
+    assert_eq!(output.status.code(), Some(2));
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert!(text.contains("401") && text.contains("***") && !text.contains("sk-secret"), "{text}");
+}
