@@ -8,8 +8,11 @@
 //! - [`relations`]: what two outputs of one subject must have to do with each other;
 //! - [`ledger`]: which build of which kernel passed what, where, and the gate that reads it;
 //! - [`doctor`]: what on a machine would mislead a service;
+//! - [`audit`]: a checkpoint's files, config and text boundary, without running it;
+//! - [`template`]: a prompt compared with a captured one or a server's, over [`http`];
 //! - [`finding`]: stable codes; [`variants`]: the catalogue; [`report`]: text, JSON, HTML; [`cli`]: the command line.
 
+pub mod audit;
 pub mod cli;
 pub mod diff;
 pub mod dispatch;
@@ -17,6 +20,7 @@ pub mod doctor;
 pub mod families;
 pub mod finding;
 pub mod forward;
+pub mod http;
 pub mod judge;
 pub mod ledger;
 pub mod mutants;
@@ -26,4 +30,5 @@ pub mod replay;
 pub mod report;
 pub mod subject;
 pub mod suite;
+pub mod template;
 pub mod variants;

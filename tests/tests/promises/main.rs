@@ -1,6 +1,7 @@
 //! The promises of assay, end to end: one module a promise. They are one binary, which is linked once and
 //! keeps every core busy.
 
+mod audit;
 mod check_cli;
 mod cli_bad_checkpoint;
 mod cli_bad_input;

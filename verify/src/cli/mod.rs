@@ -1,5 +1,6 @@
 //! The command line: parse, then run.
 
+mod audit;
 mod check;
 mod device_probe;
 mod diff;
@@ -12,6 +13,7 @@ mod progress;
 mod replay;
 mod resources;
 mod run;
+mod template;
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -44,6 +46,7 @@ pub const SKIPPED: u8 = 3;
 Exit codes: 0 pass, 1 findings, 2 bad usage or unreadable input, 3 nothing could be verified.
 
 Examples:
+  assay audit MODEL                       what is wrong with a checkpoint, in seconds
   assay check                             the HIP kernels on the built-in emulator
   assay check --mutants                   the same kernels broken on purpose: every one must be caught
   assay diff MODEL TRACE                  a recorded forward against the reference, op by op
@@ -60,12 +63,16 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    /// Audit a checkpoint without running it: files, config, tensors, quantisation, tokenizer
+    Audit(audit::AuditArgs),
     /// Check the HIP kernels on the emulator
     Check(check::CheckArgs),
     /// Run the reference forward on a checkpoint
     Run(Box<run::RunArgs>),
     /// Diff a recorded trace against the reference, op by op, on the trace's own inputs
     Diff(diff::DiffArgs),
+    /// Print what the chat template makes of a conversation, and compare with a captured prompt or a server
+    Template(template::TemplateArgs),
     /// Measure what the suite catches and how often it raises a false alarm, beside other criteria
     Power(power::PowerArgs),
     /// Ask a ledger whether the kernels that a service needs passed, as they are now
@@ -230,9 +237,11 @@ fn dispatch(cli: Cli) -> anyhow::Result<u8> {
         .start_handler(|_| std::mem::forget(DefaultEnv::enter()))
         .build()?;
     pool.install(|| match cli.command {
+        Command::Audit(args) => audit::run(&args),
         Command::Check(args) => check::run(&args),
         Command::Run(args) => run::run(&args),
         Command::Diff(args) => diff::run(&args),
+        Command::Template(args) => template::run(&args),
         Command::Power(args) => power::run(&args),
         Command::Gate(args) => gate::run(&args),
         Command::Doctor(args) => doctor::run(&args),

@@ -1,5 +1,6 @@
 //! Reports: text for people, JSON for machines (docs/json_report.md), HTML for sharing, JUnit XML for CI.
 
+mod audit;
 mod gate;
 pub mod html;
 mod json;

@@ -1,7 +1,7 @@
 //! `assay run`.
 
 mod output;
-mod prompts;
+pub(super) mod prompts;
 mod record;
 mod report;
 mod settings;

@@ -174,11 +174,21 @@ fn with_flags(mut request: ChatRequest, args: &PromptArgs) -> anyhow::Result<Cha
         let text = read_text(path)?;
         request.tools = Some(ChatRequest::parse_tools(&text, path)?);
     }
+    request.arguments = arguments(args.no_thinking, &args.template_arg)?;
+    request.template.clone_from(&args.template);
+    Ok(request)
+}
+
+/// Variables for a chat template, from flags.
+pub(in crate::cli) fn arguments(
+    no_thinking: bool,
+    pairs: &[String],
+) -> anyhow::Result<Map<String, Value>> {
     let mut arguments = Map::new();
-    if args.no_thinking {
+    if no_thinking {
         arguments.insert("enable_thinking".into(), false.into());
     }
-    for pair in &args.template_arg {
+    for pair in pairs {
         let Some((name, value)) = pair.split_once('=').filter(|(k, _)| !k.is_empty()) else {
             bail!("--template-arg {pair}: expected NAME=VALUE");
         };
@@ -188,15 +198,14 @@ fn with_flags(mut request: ChatRequest, args: &PromptArgs) -> anyhow::Result<Cha
         let value = serde_json::from_str(value).unwrap_or_else(|_| Value::from(value));
         arguments.insert(name.into(), value);
     }
-    request.arguments = arguments;
-    request.template.clone_from(&args.template);
-    Ok(request)
+    Ok(arguments)
 }
 
 /// The largest file of prompts or messages.
 const MAX_BYTES: u64 = 64 << 20;
 
-fn read_text(path: &Path) -> anyhow::Result<String> {
+/// The text of a file of prompts or messages.
+pub(in crate::cli) fn read_text(path: &Path) -> anyhow::Result<String> {
     let file = std::fs::File::open(path).with_context(|| format!("{}", path.display()))?;
     let mut text = String::new();
     let read = file.take(MAX_BYTES + 1).read_to_string(&mut text);

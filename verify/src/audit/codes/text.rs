@@ -1,0 +1,111 @@
+//! The text boundary: tokenizer, end tokens, chat template, and prompts compared with a server's.
+
+use super::Code;
+
+pub(super) const CODES: &[Code] = &[
+    Code {
+        code: "A460",
+        name: "tokenizer.damaged",
+        why: "Text becomes ids, and ids text, by this file",
+        served: "The engine does not start, or falls back to another tokenizer",
+        advice: "Download tokenizer.json again",
+    },
+    Code {
+        code: "A461",
+        name: "tokenizer.beyond_rows",
+        why: "The tokenizer has ids for which embedding or head has no row",
+        served: "A crash, or whatever lies behind the embedding: noise on prompts with these tokens",
+        advice: "Use tokenizer and weights of one checkpoint",
+    },
+    Code {
+        code: "A462",
+        name: "eos.out_of_range",
+        why: "The end token is an id that the head cannot produce",
+        served: "It never stops",
+        advice: "Take eos_token_id from the published files",
+    },
+    Code {
+        code: "A465",
+        name: "eos.missing",
+        why: "Neither config.json nor generation_config.json names an end token",
+        served: "It never stops",
+        advice: "Take generation_config.json from the published checkpoint",
+    },
+    Code {
+        code: "A463",
+        name: "eos.disagree",
+        why: "config.json's end token is none of generation_config.json's, which wins: a file of another variant (base and instruct differ in this)",
+        served: "It does not stop at the end of an answer, or goes on with a new user turn",
+        advice: "Take both files from one checkpoint",
+    },
+    Code {
+        code: "A464",
+        name: "eos.tokenizer",
+        why: "The tokenizer's end token is none of the ids at which generation stops",
+        served: "It does not stop at the end of an answer",
+        advice: "Take tokenizer_config.json and generation_config.json from one checkpoint",
+    },
+    Code {
+        code: "A46A",
+        name: "generation_config.damaged",
+        why: "It names the end tokens and the sampling",
+        served: "Engines fall back to defaults: another sampling, another end token",
+        advice: "Download generation_config.json again",
+    },
+    Code {
+        code: "A466",
+        name: "template.missing",
+        why: "There is a tokenizer and no chat template",
+        served: "Chat requests fail, or run through an engine's default template: fluent, and worse",
+        advice: "Download chat_template.jinja or tokenizer_config.json",
+    },
+    Code {
+        code: "A467",
+        name: "template.broken",
+        why: "The chat template cannot be rendered for a plain conversation of one user turn",
+        served: "Chat requests answer 4xx or 500, or run through a default template",
+        advice: "Download chat_template.jinja or tokenizer_config.json again",
+    },
+    Code {
+        code: "A468",
+        name: "template.two",
+        why: "Two files hold different chat templates, and engines differ in which they read",
+        served: "Fluent on both, and worse on one",
+        advice: "Remove the one that is out of date",
+    },
+    Code {
+        code: "A469",
+        name: "template.unknown_token",
+        why: "The chat template writes a special token that the tokenizer does not have, so that it is split into pieces the model never saw",
+        served: "Fluent, and worse; it may print the pieces or never stop",
+        advice: "Use template and tokenizer of one checkpoint",
+    },
+    Code {
+        code: "A470",
+        name: "prompt.text_differs",
+        why: "The captured prompt is not what the model's template makes of these messages",
+        served: "Fluent, and worse: the model sees a prompt that it was not trained on",
+        advice: "Compare the template that the server uses with the checkpoint's; the first differing byte is above",
+    },
+    Code {
+        code: "A471",
+        name: "prompt.ids_differ",
+        why: "The captured token ids are not those of the template's text",
+        served: "Fluent, and worse",
+        advice: "Compare tokenizer.json, added tokens, and whether a begin token is added twice",
+    },
+    Code {
+        code: "A472",
+        name: "server.template_differs",
+        why: "The server makes another prompt of these messages than the model's template",
+        served: "Fluent, and worse: the model sees a prompt that it was not trained on",
+        advice: "Start the server with --chat-template of this checkpoint, or find where it takes its own from",
+    },
+    Code {
+        code: "A473",
+        name: "server.tokenizer_differs",
+        why: "The server makes other ids of the very same text",
+        served: "Fluent, and worse",
+        advice: "Compare the server's tokenizer files with the checkpoint's",
+    },
+];
