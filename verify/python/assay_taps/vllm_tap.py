@@ -35,12 +35,13 @@ def first(value):
 class VllmTap:
     """Hooks on a model of this process that feed a TraceWriter.
 
-    `prompt` are the ids that will be fed, `total` the number of tokens after which recording stops. The first error is
-    kept in `error` and not raised, for an exception would end the engine.
+    `prompt` are the ids that will be fed, at most `chunk` a call, `total` the number of tokens after which recording
+    stops. The first error is kept in `error` and not raised, for an exception would end the engine.
     """
 
-    def __init__(self, model, writer, prompt, total):
+    def __init__(self, model, writer, prompt, total, chunk=None):
         self.model, self.writer, self.prompt, self.total = unwrapped(model), writer, list(prompt), total
+        self.chunk = chunk or len(self.prompt)
         self.architecture = type(self.model).__name__
         if self.architecture not in ARCHITECTURES:
             raise TapError(f"{self.architecture}: no taps for it; there are for {', '.join(ARCHITECTURES)}")
@@ -99,7 +100,7 @@ class VllmTap:
         if done >= self.total:
             return
         ids = ids.reshape(-1).tolist()
-        self._rows = min(len(ids), len(self.prompt) - done) if done < len(self.prompt) else 1
+        self._rows = min(len(ids), self.chunk, len(self.prompt) - done) if done < len(self.prompt) else 1
         self._tokens = ids[: self._rows]
         expected = self.prompt[done : done + self._rows]
         if expected and self._tokens != expected:
