@@ -51,7 +51,7 @@ def read_frame(stream):
     return metadata, tensors
 
 
-def write_frame(stream, kind, tensors=None, **metadata):
+def write_frame(stream, kind, tensors=None, /, **metadata):
     """Writes one frame and flushes."""
     given = {"assay_exec": VERSION, "frame": kind, **{k: str(v) for k, v in metadata.items()}}
     chunks = encode(tensors or {}, given)
