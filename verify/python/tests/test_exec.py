@@ -1,5 +1,6 @@
 """The exec protocol as its parent sees it: frames, errors, what is printed, what is refused."""
 
+import contextlib
 import io
 import json
 import os
@@ -46,7 +47,7 @@ def answers(data):
 class Adder:
     """A child in this process."""
 
-    name, version, op, dtypes, device, details = "adder", "1", "add", ["f32"], "cpu", {"k": 1}
+    name, version, op, dtypes, device, details, scope = "adder", "1", "add", ["f32"], "cpu", {"k": 1}, "kernel"
 
     def run(self, metadata, tensors):
         if metadata["dtype"] != "f32":
@@ -58,7 +59,8 @@ class Adder:
 class Frames(unittest.TestCase):
     def converse(self, data):
         sink = io.BytesIO()
-        code = serve(Adder(), io.BytesIO(data), sink)
+        with contextlib.redirect_stderr(io.StringIO()):
+            code = serve(Adder(), io.BytesIO(data), sink)
         return code, answers(sink.getvalue())
 
     def test_hello_then_an_answer_to_each_case(self):

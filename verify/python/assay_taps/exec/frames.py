@@ -17,6 +17,12 @@ class Unsupported(Exception):
     """The case is outside what the function takes."""
 
 
+def framework(function):
+    """Marks a function that stores every intermediate, as frameworks do in eager mode."""
+    function.scope = "framework"
+    return function
+
+
 def read_exactly(stream, count, what):
     """`count` bytes, or None at the end of the stream before the first."""
     chunks, left = [], count
