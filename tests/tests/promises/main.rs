@@ -19,3 +19,4 @@ mod own_traces;
 mod parallel_cli;
 mod presets_golden;
 mod run_cli;
+mod vllm_golden;
