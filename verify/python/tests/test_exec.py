@@ -159,8 +159,9 @@ def double(a, b, params):
         for text in ("printed by python", "written to descriptor 1", "from a child", "RuntimeError: seven"):
             self.assertIn(text, err)
         self.assertEqual(found[1][1]["out.output"], Raw("F32", (1,), np.float32(2).tobytes()))
-        self.assertEqual([(m["kind"], m["type"]) for m, _ in found[2:]],
-                         [("failed", "RuntimeError"), ("unsupported", "NotImplementedError"), ("failed", "TypeError")])  # fmt: skip
+        kinds = [(m["kind"], m["type"]) for m, _ in found[2:]]
+        expect = [("failed", "RuntimeError"), ("unsupported", "NotImplementedError"), ("failed", "TypeError")]
+        self.assertEqual(kinds, expect)
 
     def test_what_cannot_start_answers_with_an_error(self):
         for args, text in ((["--op", "add", "--with", "nowhere_at_all:f"], "nowhere_at_all"),

@@ -20,7 +20,8 @@ CLOSING = {"producer": {"name": "test", "version": "1"}, "dtype": "f32", "archit
 class Safetensors(unittest.TestCase):
     def test_a_file_written_by_hand_is_read(self):
         # After the format's specification, not by this package: one BF16 pair and one I64.
-        header = b'{"b":{"dtype":"I64","shape":[1],"data_offsets":[4,12]},"a":{"dtype":"BF16","shape":[2],"data_offsets":[0,4]}}'
+        header = b'{"b":{"dtype":"I64","shape":[1],"data_offsets":[4,12]},'
+        header += b'"a":{"dtype":"BF16","shape":[2],"data_offsets":[0,4]}}'
         data = b"\x80\x3f\x00\x40" + (7).to_bytes(8, "little")
         metadata, found = decode(len(header).to_bytes(8, "little") + header + data)
         self.assertEqual(metadata, {})
@@ -80,8 +81,8 @@ class Traces(unittest.TestCase):
         self.assertEqual(manifest["segments"], [[0, 3], [3, 4], [4, 6]])
         self.assertEqual(manifest["tokens"], list(range(6)))
         self.assertEqual(sorted(os.listdir(self.out)), sorted(manifest["files"] + ["manifest.json"]))
-        self.assertEqual(set(manifest["probes"]),
-                         {"embed"} | {f"layers.{n}.{p}" for n in (0, 1) for p in ("q_proj", "mlp_residual")})  # fmt: skip
+        layers = {f"layers.{n}.{p}" for n in (0, 1) for p in ("q_proj", "mlp_residual")}
+        self.assertEqual(set(manifest["probes"]), {"embed"} | layers)
         for probe, entry in manifest["probes"].items():
             t = Reader(os.path.join(self.out, entry["file"])).read(probe)
             self.assertEqual((entry["dtype"], entry["shape"]), ("F32", [6, 4]))

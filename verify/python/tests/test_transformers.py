@@ -56,7 +56,9 @@ class Transformers(unittest.TestCase):
                 if probe in ("embed", "layers.0.input_norm"):
                     self.assertEqual(t.data, want[probe].data, probe)
                 else:
-                    a, b = (torch.frombuffer(bytearray(x.data), dtype=torch.bfloat16).double() for x in (t, want[probe]))
+                    a, b = (
+                        torch.frombuffer(bytearray(x.data), dtype=torch.bfloat16).double() for x in (t, want[probe])
+                    )
                     self.assertLess(float((a - b).norm() / b.norm()), 3e-2, probe)
 
     def test_chunks_and_decoding_are_segments(self):

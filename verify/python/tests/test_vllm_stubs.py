@@ -23,7 +23,7 @@ from assay_taps import __main__ as cli  # noqa: E402
 from assay_taps import vllm_run  # noqa: E402
 from assay_taps.errors import TapError  # noqa: E402
 from assay_taps.tensors import Reader  # noqa: E402
-import stub_ranks  # noqa: E402
+import stub_model  # noqa: E402
 
 # Relative rms, f32 against f64: transformers' own golden f32 traces are up to 1.3e-6 from the f64 ones
 # (layers.1.down_proj), and golden/README.md takes 1e-5 for the same trace on another CPU. A wrong mapping is 1 away.
@@ -54,7 +54,7 @@ def trace(folder):
     with open(os.path.join(folder, "manifest.json"), encoding="utf-8") as f:
         manifest = json.load(f)
     readers = {file: Reader(os.path.join(folder, file)) for file in manifest["files"]}
-    return manifest, {p: stub_ranks.floats(readers[e["file"]].read(p)) for p, e in manifest["probes"].items()}
+    return manifest, {p: stub_model.floats(readers[e["file"]].read(p)) for p, e in manifest["probes"].items()}
 
 
 class Stubs(unittest.TestCase):
@@ -119,11 +119,11 @@ class Stubs(unittest.TestCase):
 
     def test_a_model_without_taps_and_a_version_that_is_too_old(self):
         with vllm("0.9.2"):
-            stub_ranks.Qwen3ForCausalLM.__name__ = "LlamaForCausalLM"
-            self.addCleanup(setattr, stub_ranks.Qwen3ForCausalLM, "__name__", "Qwen3ForCausalLM")
-            original = stub_ranks.load
-            stub_ranks.load = lambda folder, **options: original_load(folder, original)
-            self.addCleanup(setattr, stub_ranks, "load", original)
+            stub_model.Qwen3ForCausalLM.__name__ = "LlamaForCausalLM"
+            self.addCleanup(setattr, stub_model.Qwen3ForCausalLM, "__name__", "Qwen3ForCausalLM")
+            original = stub_model.load
+            stub_model.load = lambda folder, **options: original_load(folder, original)
+            self.addCleanup(setattr, stub_model, "load", original)
             with self.assertRaisesRegex(TapError, "LlamaForCausalLM: no taps for it"):
                 vllm_run.record(os.path.join(GOLDEN, "checkpoints", "tiny-qwen3"), [5, 6], self.out)
         with vllm("0.9.2") as stub:
@@ -150,9 +150,9 @@ class Stubs(unittest.TestCase):
 
 def original_load(folder, load):
     """Loads although the class goes by another name."""
-    stub_ranks.Qwen3ForCausalLM.__name__ = "Qwen3ForCausalLM"
+    stub_model.Qwen3ForCausalLM.__name__ = "Qwen3ForCausalLM"
     model = load(folder)
-    stub_ranks.Qwen3ForCausalLM.__name__ = "LlamaForCausalLM"
+    stub_model.Qwen3ForCausalLM.__name__ = "LlamaForCausalLM"
     return model
 
 

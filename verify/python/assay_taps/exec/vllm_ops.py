@@ -1,5 +1,5 @@
-"""vLLM's kernels, called as its layers call them (`vllm/_custom_ops.py`, 0.6.2 to 0.32.0). Which of them exist depends on
-the version and the build: 0.32 for the CPU has neither `gptq_gemm` nor `paged_attention_v1`."""
+"""vLLM's kernels, called as its layers call them (`vllm/_custom_ops.py`, 0.6.2 to 0.32.0). Which of them exist depends
+on the version and the build: 0.32 for the CPU has neither `gptq_gemm` nor `paged_attention_v1`."""
 
 import inspect
 
@@ -96,6 +96,4 @@ _ALL = {
     "attention_paged": ({"paged_attention_v1": attention_paged}, ()),
 }
 # Old kernels leave newer versions, and builds for a device have their own.
-OPS = {
-    op: entry for op, entry in _ALL.items() if all(hasattr(ops, n) or hasattr(torch.ops._C, n) for n in entry[0])
-}
+OPS = {op: entry for op, entry in _ALL.items() if all(hasattr(ops, n) or hasattr(torch.ops._C, n) for n in entry[0])}

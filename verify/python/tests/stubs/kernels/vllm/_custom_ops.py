@@ -31,8 +31,22 @@ def gptq_gemm(a, b_q_weight, b_gptq_qzeros, b_gptq_scales, b_g_idx, use_exllama,
     return (x.double() @ w).to(a.dtype)
 
 
-def paged_attention_v1(out, query, key_cache, value_cache, num_kv_heads, scale, block_tables, seq_lens, block_size,
-                       max_seq_len, alibi_slopes, kv_cache_dtype, k_scale: torch.Tensor, v_scale: torch.Tensor):  # fmt: skip
+def paged_attention_v1(
+    out,
+    query,
+    key_cache,
+    value_cache,
+    num_kv_heads,
+    scale,
+    block_tables,
+    seq_lens,
+    block_size,
+    max_seq_len,
+    alibi_slopes,
+    kv_cache_dtype,
+    k_scale: torch.Tensor,
+    v_scale: torch.Tensor,
+):
     """key_cache [blocks, heads, D/x, block_size, x], value_cache [blocks, heads, D, block_size]."""
     assert alibi_slopes is None and kv_cache_dtype == "auto" and float(k_scale) == float(v_scale) == 1.0
     for s in range(len(query)):

@@ -1,4 +1,5 @@
-"""vLLM 0.11.0 (V1) as far as the taps see it: the model in a wrapper, calls that are padded, a class mixed into the workers, called by collective_rpc."""
+"""vLLM 0.11.0 (V1) as far as the taps see it: the model in a wrapper, calls that are padded, a class mixed into the
+workers, called by collective_rpc."""
 
 import importlib
 

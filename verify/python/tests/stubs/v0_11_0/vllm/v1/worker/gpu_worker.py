@@ -1,3 +1,4 @@
+import stub_model
 import stub_ranks
 
 
@@ -21,7 +22,7 @@ class Worker(stub_ranks.Worker):
     pad = 4
 
     def load_model(self, folder):
-        model = stub_ranks.load(folder)
+        model = stub_model.load(folder)
         self.model_runner = stub_ranks.Runner(CUDAGraphWrapper(model))
         self.decoder, self.lm_head = model.model, model.lm_head
 
