@@ -171,10 +171,10 @@ impl Exact {
     /// follow.
     pub(super) fn div(self, other: Exact) -> Exact {
         let numerator = self.magnitude << 80;
-        let sticky = u128::from(numerator % other.magnitude != 0);
+        let sticky = u128::from(!numerator.is_multiple_of(other.magnitude));
         Exact {
             negative: self.negative != other.negative,
-            magnitude: numerator / other.magnitude << 1 | sticky,
+            magnitude: ((numerator / other.magnitude) << 1) | sticky,
             exponent: self.exponent - other.exponent - 81,
         }
     }

@@ -208,7 +208,9 @@ fn subnormals(name: &str, subject: &Subject<'_>) -> Result<Reading, Error> {
 
 /// Integers of alternating bits: no sum of two narrower numbers holds them.
 fn alternating(bits: u32) -> f64 {
-    f64::from((0..bits).filter(|i| (bits - 1 - i) % 2 == 0).fold(0_u32, |x, i| x | 1 << i) | 1)
+    f64::from(
+        (0..bits).filter(|i| (bits - 1 - i).is_multiple_of(2)).fold(0_u32, |x, i| x | 1 << i) | 1,
+    )
 }
 
 /// Whether an f32 product multiplies f32 numbers.

@@ -33,7 +33,7 @@ impl Stream {
 
     /// An odd significand of exactly `bits`, times 2^exponent, of either sign.
     fn number(&mut self, bits: i32, exponent: i32) -> f64 {
-        let magnitude = (1 << (bits - 1)) | (self.next() >> 40) as i64 % (1 << (bits - 1)) | 1;
+        let magnitude = (1 << (bits - 1)) | ((self.next() >> 40) as i64 % (1 << (bits - 1))) | 1;
         let sign = if self.next() >> 63 == 0 { 1.0 } else { -1.0 };
         sign * magnitude as f64 * pow2(exponent)
     }

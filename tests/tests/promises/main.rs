@@ -22,3 +22,4 @@ mod parallel_cli;
 mod presets_golden;
 mod run_cli;
 mod vendor;
+mod vllm_golden;
