@@ -126,6 +126,12 @@ impl Policy {
         self.points.push((point, transform));
     }
 
+    /// Makes a transform all that happens at `point`.
+    pub fn only_at(&mut self, point: &'static str, transform: Transform) {
+        self.points.retain(|(p, _)| *p != point);
+        self.at(point, transform);
+    }
+
     /// Whether nothing happens at `point`.
     pub fn is_identity_at(&self, point: &str) -> bool {
         !self.points.iter().any(|(p, _)| *p == point)

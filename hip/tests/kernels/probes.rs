@@ -303,26 +303,24 @@ fn orders_and_accumulators_are_read_from_outside() {
 
 #[test]
 fn the_kernels_add_in_the_order_that_they_state() {
-    for (name, rows, order) in [("gemm_bf16", None, "one after another")] {
-        let kernel = kernel(name).unwrap();
-        let backend = super::compile(kernel.source, Mode::Plain, Matrix::None);
-        let product = |x: &Tensor, w: &Tensor| -> Result<Tensor, Error> {
-            let case = Case {
-                op: "matmul".into(),
-                params: serde_json::json!({}),
-                dtype: Dtype::Bf16,
-                tensors: [("x".into(), x.clone()), ("weight".into(), w.clone())].into(),
-                outputs: BTreeMap::new(),
-                family: "probe".into(),
-                seed: 0,
-            };
-            let launched = (kernel.run)(&backend, &case, &LaunchOptions::default())?;
-            Ok(launched.output().clone())
+    let kernel = kernel("gemm_bf16").unwrap();
+    let backend = super::compile(kernel.source, Mode::Plain, Matrix::None);
+    let product = |x: &Tensor, w: &Tensor| -> Result<Tensor, Error> {
+        let case = Case {
+            op: "matmul".into(),
+            params: serde_json::json!({}),
+            dtype: Dtype::Bf16,
+            tensors: [("x".into(), x.clone()), ("weight".into(), w.clone())].into(),
+            outputs: BTreeMap::new(),
+            family: "probe".into(),
+            seed: 0,
         };
-        let found = by_name(gemm::measure(name, Dtype::Bf16, rows, &product).unwrap());
-        assert_eq!(found[&format!("{name}.order")], (order.to_owned(), None));
-        assert_eq!(found[&format!("{name}.accumulator")].0, "24 bits, nearest_even");
-    }
+        let launched = (kernel.run)(&backend, &case, &LaunchOptions::default())?;
+        Ok(launched.output().clone())
+    };
+    let found = by_name(gemm::measure("gemm_bf16", Dtype::Bf16, None, &product).unwrap());
+    assert_eq!(found["gemm_bf16.order"], ("one after another".to_owned(), None));
+    assert_eq!(found["gemm_bf16.accumulator"].0, "24 bits, nearest_even");
 }
 
 #[test]

@@ -210,7 +210,7 @@ fn builds<'a>(
             bail!("--matrix is for the emulator: on a device the architecture decides");
         }
         let plain =
-            |k: &&'static Kernel| Build { kernel: *k, source: k.source, matrix: Matrix::None };
+            |k: &&'static Kernel| Build { kernel: k, source: k.source, matrix: Matrix::None };
         return Ok(kernels.iter().map(plain).collect());
     }
     let mut out = Vec::new();

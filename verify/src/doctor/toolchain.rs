@@ -75,7 +75,7 @@ fn environment(machine: &Machine) -> Vec<Check> {
             }
         }
     }
-    checks.extend(machine.var("TRITON_HIP_LLD_PATH").map(|path| linker(path)));
+    checks.extend(machine.var("TRITON_HIP_LLD_PATH").map(linker));
     checks
 }
 

@@ -217,7 +217,8 @@ fn precision() -> Vec<Fault<Attention>> {
                 format!("P is truncated to bf16 relative to {relative}"),
                 move |s: &mut S| {
                     s.params.probs_block = block;
-                    s.policy.at("probs", Transform::Round(Rounding::toward_zero(Dtype::Bf16)));
+                    let truncated = Rounding::toward_zero(Dtype::Bf16);
+                    s.policy.only_at("probs", Transform::Round(truncated));
                 },
             )
             .keyed(relative),

@@ -132,5 +132,5 @@ fn sixty_five_gigabytes_in_seconds_and_below_200_megabytes() {
         assert!(text.contains(part), "{part}");
     }
     assert_eq!(report["parameters"], 32_762_123_264u64);
-    println!("{total} bytes: {seconds:.2} s, {most} KiB");
+    eprintln!("{total} bytes: {seconds:.2} s, {most} KiB");
 }

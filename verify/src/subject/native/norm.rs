@@ -85,7 +85,7 @@ impl<'a> Norm<'a> {
         });
         let in_lanes = |key: Option<&str>, i: usize| {
             let Some(key) = key else { return false };
-            let vectors = key.ends_with("vectors of 8") && d % 8 == 0;
+            let vectors = key.ends_with("vectors of 8") && d.is_multiple_of(8);
             let lane = if vectors { i / 8 % 64 } else { i % 64 };
             (lane < 32) == key.starts_with("lower")
         };
