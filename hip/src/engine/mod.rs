@@ -101,6 +101,8 @@ pub struct Engine<'a> {
     /// By layer.
     caches: BTreeMap<usize, PagedCache>,
     position: usize,
+    /// Set while tokens are appended: an error leaves the caches with a part of them.
+    torn: bool,
     options: LaunchOptions,
     watch: Option<Box<LaunchObserver<'a>>>,
 }
@@ -144,6 +146,7 @@ impl<'a> Engine<'a> {
             admitted,
             caches,
             position,
+            torn: false,
             options,
             watch: None,
         })
@@ -171,13 +174,17 @@ impl<'a> Engine<'a> {
     /// every op call.
     ///
     /// # Errors
-    /// When a token is outside the vocabulary, or a launch does not end well.
+    /// When a token is outside the vocabulary, a launch does not end well, or an earlier call ended so.
     pub fn append(
         &mut self,
         ids: &[u32],
         observe: &mut dyn FnMut(&Node, &Tensor),
     ) -> Result<Tensor, Error> {
         check(self.checkpoint, ids)?;
+        if std::mem::replace(&mut self.torn, true) {
+            let what = "a call after one that failed: its cache holds a part of those tokens";
+            return Err(Error::Unsupported(format!("{what}; make a new engine")));
+        }
         let mut live = Live::new();
         for index in 0..self.steps.len() {
             let step = self.steps[index].clone();
@@ -193,6 +200,7 @@ impl<'a> Engine<'a> {
             }
         }
         self.position += ids.len();
+        self.torn = false;
         live.remove("logits").ok_or_else(|| Error::Unsupported("its plan makes no logits".into()))
     }
 
