@@ -2,6 +2,7 @@
 
 mod check;
 mod diff;
+mod exec;
 mod gate;
 mod kernels;
 mod list;
@@ -42,6 +43,8 @@ Exit codes: 0 pass, 1 findings, 2 bad usage or unreadable input, 3 nothing could
 Examples:
   assay check                             the HIP kernels on the built-in emulator
   assay check --mutants                   the same kernels broken on purpose: every one must be caught
+  assay exec -- python -m assay_taps.exec --op rms_norm --with torch
+                                          an op of torch on your device, through the same suite
   assay diff MODEL TRACE                  a recorded forward against the reference, op by op
   assay run MODEL --prompt 'The sky is'   the reference forward, greedy
   assay run MODEL --chat '1+1?'           the same, through the model's chat template"
@@ -58,6 +61,8 @@ struct Cli {
 enum Command {
     /// Check the HIP kernels on the emulator
     Check(check::CheckArgs),
+    /// Check a program of yours: torch, vLLM's kernels, anything that speaks the protocol of docs/exec.md
+    Exec(exec::ExecArgs),
     /// Run the reference forward on a checkpoint
     Run(Box<run::RunArgs>),
     /// Diff a recorded trace against the reference, op by op, on the trace's own inputs
@@ -206,6 +211,7 @@ fn dispatch(cli: Cli) -> anyhow::Result<u8> {
         .build()?;
     pool.install(|| match cli.command {
         Command::Check(args) => check::run(&args),
+        Command::Exec(args) => exec::run(&args),
         Command::Run(args) => run::run(&args),
         Command::Diff(args) => diff::run(&args),
         Command::Power(args) => power::run(&args),
