@@ -8,6 +8,7 @@ mod cli_reports;
 mod coverage;
 mod diff_golden;
 mod engine;
+mod exec;
 mod faults_golden;
 mod field_cases;
 mod gptq_golden;

@@ -199,7 +199,7 @@ fn judged(op: &str, ran: &[Ran], settings: &Settings) -> anyhow::Result<Judgemen
             match others.iter_mut().find(|(known, _)| known == name) {
                 _ if i == 0 => first.push(run),
                 Some((_, runs)) => runs.push(run),
-                None => others.push((name, vec![run])),
+                None => others.push((*name, vec![run])),
             }
         }
     }

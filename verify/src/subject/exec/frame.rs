@@ -69,7 +69,8 @@ pub(super) enum Bad {
 /// # Errors
 /// When the case cannot be written.
 pub(super) fn case(case: &Case, id: u64) -> assay_reference::Result<Vec<u8>> {
-    let more = [("assay_exec", VERSION), ("frame", "case"), ("id", &id.to_string())];
+    let id = id.to_string();
+    let more = [("assay_exec", VERSION), ("frame", "case"), ("id", &id)];
     let more = more.into_iter().map(|(key, text)| (key.to_string(), text.to_string()));
     let body = case.to_bytes(&more.collect())?;
     let mut frame = (body.len() as u64).to_le_bytes().to_vec();
@@ -91,7 +92,7 @@ pub(super) fn parse(bytes: Vec<u8>) -> Result<Frame, Bad> {
     }
     let id = || {
         let text = meta("id")?;
-        text.parse().map_err(|_| bad(format!("`id`: expected a decimal integer, got `{text}`")))
+        text.parse::<u64>().map_err(|_| bad(format!("`id`: expected a decimal integer, got `{text}`")))
     };
     match meta("frame")?.as_str() {
         "hello" => hello(&shard, &meta).map(Frame::Hello),

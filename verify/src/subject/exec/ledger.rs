@@ -3,8 +3,17 @@
 use assay_hip::{BackendKind, Identity, sha256};
 use assay_reference::ops::Scope;
 
-use super::{Checked, Session};
+use super::{Checked, Hello, Session};
 use crate::ledger::{Entry, MappedObject, mapped_objects, objects_key};
+
+/// This machine's architecture for what computes on the CPU; else the name of the device, since the same
+/// libraries compute on either.
+fn arch(hello: &Hello) -> String {
+    if hello.device.starts_with("cpu") {
+        return std::env::consts::ARCH.into();
+    }
+    hello.details.get("gpu").unwrap_or(&hello.device).clone()
+}
 
 /// An entry for each check that verified something. To be called when the checks are over and the child
 /// still runs: only then has it loaded what the ops need. One that is gone is started again and asked
@@ -34,8 +43,7 @@ pub fn entries(
     let identity = |kernel: &str| Identity {
         kernel: kernel.into(),
         backend: BackendKind::Process,
-        // The code is the host's, whatever it drives; the device is in `runtime`.
-        arch: std::env::consts::ARCH.into(),
+        arch: arch(hello),
         source: sha256(format!("{} {hello:?}", session.program.line())),
         code: objects_key(&objects),
         toolchain: format!("{} {}", hello.name, hello.version),

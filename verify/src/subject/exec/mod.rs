@@ -312,7 +312,7 @@ fn describe(trouble: Trouble, mut child: Child, limit: u64, time: Duration) -> F
 
 fn connect(program: &Program) -> anyhow::Result<Connected> {
     let line = program.line();
-    let child =
+    let mut child =
         Child::start(&program.command, HEADER_ROOM, program.pass_stderr).with_context(|| {
             format!("{line}: cannot be started; after `--` comes a program and its arguments")
         })?;
@@ -325,6 +325,7 @@ fn connect(program: &Program) -> anyhow::Result<Connected> {
             Ok(Frame::Hello(hello)) => Connected::Ready(child, hello),
             Ok(Frame::Error { unsupported: true, what, .. }) => Connected::Unsupported(what),
             Ok(Frame::Error { what, .. }) => {
+                child.close();
                 let what = what + &quoted(STDERR, &child.stderr());
                 not(("exec.not_started", what), &line)
             }
