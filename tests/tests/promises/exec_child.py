@@ -98,8 +98,8 @@ def answer(metadata, tensors, number):
     a = numbers(tensors["a"])
     sums = [f32(p) if MODE == "block_dropped" else f32(p + q) for p, q in zip(a, b)]
     data = stored(sums, dtype)
-    if MODE == "random":
-        data = bytes([data[0] ^ (time.monotonic_ns() // 7 & 1 or os.urandom(1)[0] & 1)]) + data[1:]
+    if MODE == "alternating":
+        data = bytes([data[0] ^ int(number) % 2]) + data[1:]
     outputs = [("out.output", dtype, shape, data)]
     if MODE == "dtype":
         outputs = [("out.output", "F32", shape, struct.pack(f"<{len(sums)}f", *sums))]

@@ -92,7 +92,8 @@ pub(super) fn parse(bytes: Vec<u8>) -> Result<Frame, Bad> {
     }
     let id = || {
         let text = meta("id")?;
-        text.parse::<u64>().map_err(|_| bad(format!("`id`: expected a decimal integer, got `{text}`")))
+        text.parse::<u64>()
+            .map_err(|_| bad(format!("`id`: expected a decimal integer, got `{text}`")))
     };
     match meta("frame")?.as_str() {
         "hello" => hello(&shard, &meta).map(Frame::Hello),

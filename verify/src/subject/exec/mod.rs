@@ -79,7 +79,7 @@ pub enum Answer {
 pub struct Session {
     program: Program,
     hello: Hello,
-    child: Option<Child>,
+    child: Option<Box<Child>>,
     last_id: u64,
     restarts: u32,
 }
@@ -202,7 +202,7 @@ impl Session {
                 Connected::Not(finding) => bail!("{}", finding.text),
             }
         }
-        Ok(self.child.as_ref().map(Child::processes).unwrap_or_default())
+        Ok(self.child.as_ref().map(|child| child.processes()).unwrap_or_default())
     }
 
     /// Closes its input and waits until it has gone. Says what was not as it should.
@@ -229,14 +229,14 @@ impl Session {
     /// Ends the child, and says why.
     fn trouble(&mut self, trouble: Trouble, limit: u64, label: &str) -> Answer {
         let Some(child) = self.child.take() else { return Answer::GivenUp };
-        let (name, what) = describe(trouble, child, limit, self.program.answer);
+        let (name, what) = describe(trouble, *child, limit, self.program.answer);
         Answer::Failed(Finding::new(name, format!("{label}: {what}")))
     }
 }
 
 /// A child before it is a session.
 enum Connected {
-    Ready(Child, Hello),
+    Ready(Box<Child>, Hello),
     Unsupported(String),
     Not(Finding),
 }
@@ -322,7 +322,7 @@ fn connect(program: &Program) -> anyhow::Result<Connected> {
     };
     Ok(match child.wait(program.start) {
         Some(Event::Frame(bytes)) => match frame::parse(bytes) {
-            Ok(Frame::Hello(hello)) => Connected::Ready(child, hello),
+            Ok(Frame::Hello(hello)) => Connected::Ready(Box::new(child), hello),
             Ok(Frame::Error { unsupported: true, what, .. }) => Connected::Unsupported(what),
             Ok(Frame::Error { what, .. }) => {
                 child.close();
