@@ -184,3 +184,63 @@ fn a_ledger_knows_a_program_by_what_it_maps_and_admits_nothing_else() {
     assert_eq!(decision.status.word(), "stale", "{decision:?}");
     assert!(requirement("emu", "").is_err() && requirement("hip", "").is_err());
 }
+
+/// What torch on the CPU and gptqmodel do, with the conventions by which they are explained. `ASSAY_TORCH_PYTHON` and
+/// `ASSAY_GPTQ_PYTHON` are interpreters that have them.
+///
+/// Two instruction-set limits make torch's arithmetic what its other paths are: oneDNN without bf16 instructions, which
+/// read subnormal numbers as 0, and ATen without the vector exp of its fused attention, which is good for 13 bits
+/// (docs/runs/exec-2026-11-30.md).
+#[test]
+#[ignore = "needs torch and gptqmodel; ASSAY_TORCH_PYTHON=... ASSAY_GPTQ_PYTHON=... cargo test -p assay-tests --test \
+            promises torch_and_gptqmodel -- --ignored"]
+fn torch_and_gptqmodel_pass_with_their_conventions() {
+    let python = |name: &str| std::env::var(name).unwrap_or_else(|_| panic!("{name} is not set"));
+    let package = concat!(env!("CARGO_MANIFEST_DIR"), "/../verify/python");
+    let (torch, gptq) = (python("ASSAY_TORCH_PYTHON"), python("ASSAY_GPTQ_PYTHON"));
+    let of = "-m assay_taps.exec --with torch --op";
+    for (flags, python, words, limit, convention) in [
+        (
+            "--dtype bf16",
+            &torch,
+            format!("{of} matmul"),
+            "ONEDNN_MAX_CPU_ISA=AVX512_CORE",
+            "defaults",
+        ),
+        ("--dtype f32", &torch, format!("{of} matmul"), "", "defaults"),
+        ("--dtype bf16", &torch, format!("{of} rms_norm"), "", "defaults"),
+        ("--dtype f32", &torch, format!("{of} rms_norm"), "", "defaults"),
+        ("--dtype bf16", &torch, format!("{of} softmax"), "", "defaults"),
+        ("--dtype f32", &torch, format!("{of} softmax"), "", "defaults"),
+        ("--dtype bf16", &torch, format!("{of} rope"), "", "table=stored product=stored"),
+        ("--dtype f32", &torch, format!("{of} rope"), "", "defaults"),
+        ("--dtype bf16", &torch, format!("{of} silu_mul"), "", "silu=stored"),
+        ("--dtype f32", &torch, format!("{of} silu_mul"), "", "defaults"),
+        (
+            "--dtype bf16",
+            &torch,
+            format!("{of} attention --function sdpa"),
+            "ATEN_CPU_CAPABILITY=default",
+            "probs=stored",
+        ),
+        ("--dtype f32", &torch, format!("{of} attention --function sdpa"), "", "defaults"),
+        (
+            "--dtype bf16 --framework",
+            &gptq,
+            "-m assay_taps.exec --with gptqmodel --op gptq_dequant".into(),
+            "",
+            "wrap=word scale=stored",
+        ),
+    ] {
+        let mut command = std::process::Command::new(cli::binary());
+        command.args(["exec", "--quick", "--json", "-"]).args(flags.split_whitespace());
+        command.arg("--").arg(python).args(words.split_whitespace()).env("PYTHONPATH", package);
+        command.envs(limit.split_once('='));
+        let out = command.output().expect("assay starts");
+        let text = String::from_utf8_lossy(&out.stderr);
+        assert_eq!(out.status.code(), Some(0), "{flags} {words}: {text}");
+        let json: Value = serde_json::from_slice(&out.stdout).expect("JSON");
+        let verdict = &json["kernels"][0]["verdict"];
+        assert_eq!(verdict["conventions"][0], convention, "{flags} {words}: {text}");
+    }
+}

@@ -19,8 +19,12 @@ use super::frame::clean;
 
 /// Bytes of standard error that are kept.
 const STDERR: usize = 8 << 10;
-/// Time that a child has to exit after it closed its output, or we its input.
-const GRACE: Duration = Duration::from_secs(2);
+/// Time that a child has to exit after it closed its output.
+pub(super) const GRACE: Duration = Duration::from_secs(2);
+/// The same after its input was closed: libraries are unloaded, devices released.
+pub(super) const CLOSING: Duration = Duration::from_secs(20);
+/// Time for the system to end what was killed: a process that waits for a device may never end.
+const KILLED: Duration = Duration::from_secs(5);
 /// Time to read what is left of its standard error then.
 const LAST_WORDS: Duration = Duration::from_millis(500);
 
@@ -59,6 +63,7 @@ pub(super) struct Child {
     stderr: Arc<Mutex<Vec<u8>>>,
     stderr_thread: Option<JoinHandle<()>>,
     status: Option<ExitStatus>,
+    ended: bool,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -116,6 +121,7 @@ impl Child {
             stderr,
             stderr_thread,
             status: None,
+            ended: false,
         })
     }
 
@@ -167,15 +173,19 @@ impl Child {
 
     /// Closes its input, gives it time to exit, and ends what is left of its group. `None` when it had to
     /// be ended.
-    pub(super) fn close(&mut self) -> Option<ExitStatus> {
+    pub(super) fn close(&mut self, time: Duration) -> Option<ExitStatus> {
         self.requests = None;
-        let until = Instant::now() + GRACE;
+        let by_itself = self.exits_within(time);
+        self.end();
+        self.status.filter(|_| by_itself)
+    }
+
+    fn exits_within(&self, time: Duration) -> bool {
+        let until = Instant::now() + time;
         while !self.has_exited() && Instant::now() < until {
             thread::sleep(Duration::from_millis(5));
         }
-        let by_itself = self.has_exited();
-        self.end();
-        self.status.filter(|_| by_itself)
+        self.has_exited()
     }
 
     /// Whether the leader has exited. It is not reaped, so that no other group can get its number.
@@ -185,9 +195,10 @@ impl Child {
             || self.group.is_none_or(|id| !matches!(waitid(WaitId::Pid(id), options), Ok(None)))
     }
 
-    /// Ends the group, then the guard, and takes the leader's status.
+    /// Ends the group, then the guard, and takes the leader's status. The leader is reaped last, so that
+    /// the group's number is nobody else's before.
     pub(super) fn end(&mut self) {
-        if self.status.is_some() {
+        if std::mem::replace(&mut self.ended, true) {
             return;
         }
         if let Some(group) = self.group {
@@ -198,7 +209,10 @@ impl Child {
             let _ = guard.kill();
             let _ = guard.wait();
         }
-        self.status = self.process.wait().ok();
+        // One that the system cannot end is left to it.
+        if self.exits_within(KILLED) {
+            self.status = self.process.wait().ok();
+        }
     }
 }
 
@@ -233,7 +247,7 @@ pub(super) fn ended(status: ExitStatus) -> String {
 /// none, and the child sees the end of its input.
 fn guard(group: u32) -> Option<Process> {
     Command::new("/bin/sh")
-        .args(["-c", "read -r line; kill -9 -- \"-$1\"", "sh", &group.to_string()])
+        .args(["-c", "read -r line; kill -s KILL -- \"-$1\"", "sh", &group.to_string()])
         .stdin(Stdio::piped())
         .stdout(Stdio::null())
         .stderr(Stdio::null())

@@ -137,6 +137,7 @@ fn hello(shard: &Shard, meta: &dyn Fn(&str) -> Result<String, Bad>) -> Result<He
     let list = |key: &str| {
         let text = meta(key)?;
         serde_json::from_str::<Vec<String>>(&text)
+            .map(|all| all.iter().map(|text| clean(text)).collect::<Vec<_>>())
             .map_err(|_| bad(key, format!("expected a JSON array of strings, got `{text}`")))
     };
     let dtype = |text: &String| {
@@ -148,14 +149,15 @@ fn hello(shard: &Shard, meta: &dyn Fn(&str) -> Result<String, Bad>) -> Result<He
     // Both may be left out by a child that was written by hand.
     let optional = |key: &str| shard.metadata().get(key).cloned();
     let details = optional("details").unwrap_or_else(|| "{}".into());
+    let details: BTreeMap<String, String> = serde_json::from_str(&details)
+        .map_err(|_| bad("details", format!("expected a JSON object of strings: {details}")))?;
     Ok(Hello {
         name: name("name")?,
         version: name("version")?,
         ops: list("ops")?,
         dtypes: list("dtypes")?.iter().map(dtype).collect::<Result<_, _>>()?,
         device: clean(&optional("device").unwrap_or_else(|| "cpu".into())),
-        details: serde_json::from_str(&details)
-            .map_err(|_| bad("details", format!("expected a JSON object of strings: {details}")))?,
+        details: details.iter().map(|(key, text)| (clean(key), clean(text))).collect(),
     })
 }
 

@@ -18,7 +18,7 @@ use assay_reference::ops::{Erased, Op, OutSpec};
 use assay_reference::{Case, Dtype, Tensor};
 
 use crate::finding::Finding;
-use child::{Child, Event, ended};
+use child::{CLOSING, Child, Event, GRACE, ended};
 use frame::{Bad, Frame, HEADER_ROOM};
 
 pub use cases::{cases, dtype_of};
@@ -208,7 +208,7 @@ impl Session {
     /// Closes its input and waits until it has gone. Says what was not as it should.
     pub fn close(mut self) -> Option<String> {
         let mut child = self.child.take()?;
-        match child.close() {
+        match child.close(CLOSING) {
             Some(status) if status.success() => None,
             Some(status) => Some(format!(
                 "after its last case, with its input closed, the child {}",
@@ -287,7 +287,7 @@ fn describe(trouble: Trouble, mut child: Child, limit: u64, time: Duration) -> F
             ("exec.hang", text + &quoted(STDERR, &child.stderr()))
         }
         Trouble::End => {
-            let how = child.close().map_or_else(
+            let how = child.close(GRACE).map_or_else(
                 || "closed its output and went on: it was ended".to_string(),
                 |status| format!("{}{}", ended(status), if part.is_empty() { "" } else { "," }),
             );
@@ -325,7 +325,7 @@ fn connect(program: &Program) -> anyhow::Result<Connected> {
             Ok(Frame::Hello(hello)) => Connected::Ready(Box::new(child), hello),
             Ok(Frame::Error { unsupported: true, what, .. }) => Connected::Unsupported(what),
             Ok(Frame::Error { what, .. }) => {
-                child.close();
+                child.close(GRACE);
                 let what = what + &quoted(STDERR, &child.stderr());
                 not(("exec.not_started", what), &line)
             }
