@@ -55,7 +55,7 @@ def raw(value) -> Raw:
     """A copy of a torch tensor (of any device) or numpy array as bytes."""
     if isinstance(value, Raw):
         return value
-    spelling = str(value.dtype).replace("torch.", "")
+    spelling = str(value.dtype).replace("torch.", "") if is_torch(value) else value.dtype.name
     if spelling not in NAMES:
         raise TapError(f"a tensor of dtype {spelling} cannot be stored; known are {', '.join(sorted(NAMES))}")
     shape = tuple(int(n) for n in value.shape)

@@ -128,9 +128,7 @@ class TraceWriter:
             kinds = {(dtype, shape[1:]) for _, dtype, shape in found}
             count = sum(shape[0] for _, _, shape in found)
             if len(kinds) > 1 or count != len(self.tokens):
-                raise TapError(
-                    f"{probe}: {count} rows of {sorted(kinds)} for {len(self.tokens)} tokens: not every call had it alike"
-                )
+                raise TapError(f"{probe}: {count} rows of {sorted(kinds)} for {len(self.tokens)} tokens: calls differ")
             joined[probe] = Raw(found[0][1], (count,) + found[0][2][1:], None)
         head, order = header(joined)
 

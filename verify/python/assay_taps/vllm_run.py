@@ -133,7 +133,7 @@ def record(model, tokens, out, *, tensor_parallel_size=1, options=None, dtype=No
     folders = [vllm_worker.rank_folder(out, r) for r in range(tensor_parallel_size)]
     try:
         os.makedirs(out, exist_ok=True)
-        spec = {"out": out, "probes": probes, "tokens": list(tokens), "total": total}
+        spec = {"out": out, "probes": probes, "tokens": list(tokens), "total": total, "chunk": chunk}
         engine.call("assay_tap_install", json.dumps(spec))
         engine.generate(tokens, total)
         engine.call("assay_tap_finish")

@@ -4,8 +4,8 @@ Read for this: vLLM 0.6.2 (V0), 0.9.2, 0.11.0 and 0.32.0, `model_executor/models
 `layers/layernorm.py`, `layers/linear.py`, `layers/logits_processor.py`. All have the same modules:
 
 - `qkv_proj` and `gate_up_proj` return (output, bias), whose columns are q, k, v and gate, up of this rank;
-- `input_layernorm` and `post_attention_layernorm` add and normalise in one: given (x, residual) they return (norm, sum),
-  in the memory of their inputs. The sum is the residual stream *before* the norm: the output of the layer before
+- `input_layernorm` and `post_attention_layernorm` add and normalise in one: given (x, residual) they return (norm,
+  sum), in the memory of their inputs. The sum is the residual stream *before* the norm: the output of the layer before
   (`mlp_residual`), or of attention (`attn_residual`). So are `model.norm`'s;
 - the rotation works in place on views of qkv. What `attn` is given are q and k after it;
 - `o_proj` and `down_proj` return what was reduced over the ranks.
@@ -35,12 +35,13 @@ def first(value):
 class VllmTap:
     """Hooks on a model of this process that feed a TraceWriter.
 
-    `prompt` are the ids that will be fed, `total` the number of tokens after which recording stops. The first error is
-    kept in `error` and not raised, for an exception would end the engine.
+    `prompt` are the ids that will be fed, at most `chunk` a call, `total` the number of tokens after which recording
+    stops. The first error is kept in `error` and not raised, for an exception would end the engine.
     """
 
-    def __init__(self, model, writer, prompt, total):
+    def __init__(self, model, writer, prompt, total, chunk=None):
         self.model, self.writer, self.prompt, self.total = unwrapped(model), writer, list(prompt), total
+        self.chunk = chunk or len(self.prompt)
         self.architecture = type(self.model).__name__
         if self.architecture not in ARCHITECTURES:
             raise TapError(f"{self.architecture}: no taps for it; there are for {', '.join(ARCHITECTURES)}")
@@ -89,7 +90,9 @@ class VllmTap:
     def _keep(self, probe, tensor, heads=None):
         """Copies the rows of this call; `heads` splits the columns into heads of so many elements."""
         if self._rows and self.writer.wants(probe):
-            tensor = tensor.reshape(-1, tensor.shape[-1]) if heads is None else tensor.reshape(tensor.shape[0], -1, heads)
+            tensor = (
+                tensor.reshape(-1, tensor.shape[-1]) if heads is None else tensor.reshape(tensor.shape[0], -1, heads)
+            )
             self.writer.keep(probe, tensor[: self._rows])
 
     def _begin(self, ids, *_rest):
@@ -99,7 +102,7 @@ class VllmTap:
         if done >= self.total:
             return
         ids = ids.reshape(-1).tolist()
-        self._rows = min(len(ids), len(self.prompt) - done) if done < len(self.prompt) else 1
+        self._rows = min(len(ids), self.chunk, len(self.prompt) - done) if done < len(self.prompt) else 1
         self._tokens = ids[: self._rows]
         expected = self.prompt[done : done + self._rows]
         if expected and self._tokens != expected:
@@ -164,9 +167,7 @@ class VllmTap:
         self._normed(out, "final_norm", f"layers.{last}.mlp_residual")
         if self.writer.wants("logits"):
             # Of all ranks, for this gathers; some versions give None to all but the first.
-            logits = self.model.logits_processor._get_logits(
-                first(out)[: self._rows], self.model.lm_head, None
-            )
+            logits = self.model.logits_processor._get_logits(first(out)[: self._rows], self.model.lm_head, None)
             if logits is not None:
                 self._keep("logits", logits)
         self.writer.end_call(self._tokens)

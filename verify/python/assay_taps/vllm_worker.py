@@ -4,6 +4,7 @@ since 0.8); older versions get its methods by `add_to_old_workers`."""
 import importlib
 import json
 import os
+import sys
 
 from assay_taps.errors import TapError
 from assay_taps.trace import TraceWriter
@@ -21,7 +22,7 @@ class TapExtension:
     """Methods of a worker, called by name from the driver. Text goes in and out: every version's RPC carries that."""
 
     def assay_tap_install(self, text):
-        """Puts the hooks on. `text`: JSON of out, probes, tokens and total. Returns JSON with `error`, or null."""
+        """Puts the hooks on. `text`: JSON of out, probes, tokens, total and chunk. Returns JSON: `error`, or null."""
         try:
             self._assay_tap_begin(json.loads(text))
             return json.dumps({"error": None})
@@ -42,7 +43,7 @@ class TapExtension:
         model = unwrap_model(self)
         ranks = {"rank": get_tensor_model_parallel_rank(), "size": get_tensor_model_parallel_world_size()}
         writer = TraceWriter(rank_folder(spec["out"], ranks["rank"]), len(model.model.layers), spec["probes"])
-        self._assay_tap = VllmTap(model, writer, spec["tokens"], spec["total"])
+        self._assay_tap = VllmTap(model, writer, spec["tokens"], spec["total"], spec["chunk"])
         self._assay_ranks = dict(ranks, kv_heads=self._assay_tap.kv_heads)
 
     def assay_tap_finish(self):
@@ -83,10 +84,10 @@ def unwrap_model(worker):
 
 def producer():
     """Who recorded."""
-    import torch
     import vllm
 
-    return {"name": "vllm", "version": vllm.__version__, "torch": torch.__version__}
+    torch = sys.modules.get("torch")  # vLLM has imported it
+    return {"name": "vllm", "version": vllm.__version__, "torch": getattr(torch, "__version__", "none")}
 
 
 def add_to_old_workers():

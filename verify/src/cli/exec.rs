@@ -38,9 +38,13 @@ pub(super) struct ExecArgs {
     /// bf16 and f16 cases in f32
     #[arg(long, value_enum, value_name = "DTYPE")]
     dtype: Vec<Stored>,
-    /// The conventions of a framework's eager ops are legitimate too: every intermediate stored
+    /// The conventions of a framework's eager ops are legitimate too: every intermediate stored [default: as
+    /// the program claims]
     #[arg(long)]
     framework: bool,
+    /// They are not, whatever the program claims
+    #[arg(long, conflicts_with = "framework")]
+    as_kernel: bool,
     /// Other bits for the same case are no finding
     #[arg(long)]
     allow_nondeterminism: bool,
@@ -150,12 +154,13 @@ pub(super) fn run(args: &ExecArgs) -> anyhow::Result<u8> {
     let ops = offered(&line, &hello, ops)?;
     let checked = check_all(args, &mut session, &hello, &ops)?;
     let reports: Vec<KernelReport> = checked.iter().map(|c| c.report.clone()).collect();
+    let scope = scope(args, &hello);
     let code = finish(args, start, Some(hello), reports)?;
     if let Some(folder) = &args.save {
-        save(folder, &checked, scope(args))?;
+        save(folder, &checked, scope)?;
     }
     if let Some(path) = &args.ledger {
-        let entries = exec::entries(&mut session, &checked, scope(args), args.seed)?;
+        let entries = exec::entries(&mut session, &checked, scope, args.seed)?;
         let added = entries.len();
         let ledger = ledger::append(path, entries)?;
         let (of, head) = (ledger.entries().len(), ledger.head());
@@ -189,7 +194,7 @@ fn check_all(
     );
     let settings = Settings {
         seed: args.seed,
-        scope: scope(args),
+        scope: scope(args, hello),
         quick: args.quick,
         deterministic: !args.allow_nondeterminism,
         batch_invariant: args.batch_invariant,
@@ -215,8 +220,13 @@ fn check_all(
     Ok(all)
 }
 
-fn scope(args: &ExecArgs) -> Scope {
-    if args.framework { Scope::Framework } else { Scope::Kernel }
+/// Whose conventions are legitimate: as asked, else as the program claims.
+fn scope(args: &ExecArgs, hello: &Hello) -> Scope {
+    if args.framework || (hello.framework && !args.as_kernel) {
+        Scope::Framework
+    } else {
+        Scope::Kernel
+    }
 }
 
 /// The ops of these names.
@@ -277,7 +287,12 @@ fn finish(
         let details: Vec<String> = h.details.iter().map(|(k, v)| format!("{k} {v}")).collect();
         let details =
             if details.is_empty() { String::new() } else { format!(" ({})", details.join(", ")) };
-        format!("{} {} on {}{details}", h.name, h.version, h.device)
+        let scope = match (scope(args, h), args.framework) {
+            (Scope::Kernel, _) => "",
+            (Scope::Framework, true) => ", under a framework's conventions",
+            (Scope::Framework, false) => ", under a framework's conventions, as it claims",
+        };
+        format!("{} {} on {}{details}{scope}", h.name, h.version, h.device)
     });
     let conclusion = match code {
         PASS => "all pass",
@@ -299,7 +314,9 @@ fn finish(
     args.junit.write("assay exec", start, || junit::check(&reports))?;
     if let Some(path) = &args.json.json {
         let command = args.command.iter().map(|w| w.to_string_lossy().into_owned()).collect();
-        let scope = if args.framework { "framework" } else { "kernel" };
+        let framework =
+            hello.as_ref().map_or(args.framework, |h| scope(args, h) == Scope::Framework);
+        let scope = if framework { "framework" } else { "kernel" };
         let body = ExecBody { program: hello, command, scope, kernels: reports };
         write_json(path, &Envelope::new("exec", result, Some(args.seed), elapsed, body))?;
     }

@@ -59,7 +59,7 @@ class Child:
         self.torch, self.op, self.device = torch, args.op, torch.device(args.device)
         torch.empty(1, device=self.device)  # a device that is not there shows now
         self.dtypes = [args.dtype] if args.dtype else list(DTYPES)
-        self.name, self.handled = args.provider, None
+        self.name, self.handled, self.scope = args.provider, None, "kernel"
         if ":" in args.provider:
             self.function, self.details = user_function(args.provider), {"torch": torch.__version__}
             self.version = getattr(sys.modules[self.function.__module__], "__version__", "unknown")
@@ -74,7 +74,7 @@ class Child:
         if chosen not in functions:
             raise TapError(f"--function {chosen}: for {args.op}, {args.provider} has {', '.join(functions)}")
         self.function, self.details = functions[chosen], dict(provider.details(), function=chosen)
-        self.version = self.details[args.provider]
+        self.version, self.scope = self.details[args.provider], getattr(self.function, "scope", "kernel")
 
     def run(self, metadata, raw):
         """The outputs of a case, by name, and the seconds that it took."""
@@ -93,7 +93,8 @@ class Child:
             params = checked(self.op, params, LEGITIMATE if self.handled is None else self.handled)
         dtype = getattr(self.torch, DTYPES[stored])
         arguments = {name: to_torch(t).to(self.device) for name, t in raw.items() if not name.startswith("out.")}
-        if not self.op.startswith(("gptq", "awq", "ct", "fp8")):
+        # Scales of packed weights have a dtype of their own, and of an index the case's dtype says nothing.
+        if not self.op.startswith(("gptq", "awq", "ct", "fp8", "argmax")):
             for name, t in arguments.items():
                 if t.is_floating_point() and t.dtype != dtype:
                     raise Unsupported(f"{name} is {t.dtype} in a case of {dtype}")
@@ -143,6 +144,7 @@ def serve(child, source, sink):
         ops=json.dumps([child.op]),
         dtypes=json.dumps(child.dtypes),
         device=child.device,
+        scope=child.scope,
         details=json.dumps({k: str(v) for k, v in child.details.items()}),
     )
     while True:

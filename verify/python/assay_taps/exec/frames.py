@@ -17,6 +17,12 @@ class Unsupported(Exception):
     """The case is outside what the function takes."""
 
 
+def framework(function):
+    """Marks a function that stores every intermediate, as frameworks do in eager mode."""
+    function.scope = "framework"
+    return function
+
+
 def read_exactly(stream, count, what):
     """`count` bytes, or None at the end of the stream before the first."""
     chunks, left = [], count
@@ -51,7 +57,7 @@ def read_frame(stream):
     return metadata, tensors
 
 
-def write_frame(stream, kind, tensors=None, **metadata):
+def write_frame(stream, kind, tensors=None, /, **metadata):
     """Writes one frame and flushes."""
     given = {"assay_exec": VERSION, "frame": kind, **{k: str(v) for k, v in metadata.items()}}
     chunks = encode(tensors or {}, given)

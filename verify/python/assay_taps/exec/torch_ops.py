@@ -7,7 +7,7 @@ Each function gets the arguments by name and the params with defaults filled in,
 import torch
 import torch.nn.functional as F
 
-from assay_taps.exec.frames import Unsupported
+from assay_taps.exec.frames import Unsupported, framework
 
 
 def details():
@@ -32,8 +32,10 @@ def rms_norm(x, weight, params):
 
 
 def rms_norm_eager(x, weight, params):
-    """Elementary operations, each stored in the dtype of x."""
-    return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + params["eps"]) * weight
+    """Elementary operations in f32, stored before the weight is multiplied, as models in eager mode."""
+    wide = x if x.dtype == torch.float64 else x.float()
+    normed = wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + params["eps"])
+    return normed.to(x.dtype) * weight
 
 
 def add_rms_norm(a, b, weight, params):
@@ -74,6 +76,7 @@ def visible(q, k, params):
     return seen & (key > at - params["window"]) if params["window"] else seen
 
 
+@framework
 def attention(q, k, v, params):
     """Scores, softmax in f32 and products as stored intermediates. q [T, Hq, D], k and v [S, Hkv, D]."""
     groups = q.shape[1] // k.shape[1]

@@ -8,7 +8,7 @@ from transformers.activations import ACT2FN
 from transformers.models.qwen3 import modeling_qwen3 as qwen3
 
 from assay_taps.exec import torch_ops
-from assay_taps.exec.frames import Unsupported
+from assay_taps.exec.frames import Unsupported, framework
 
 
 def details():
@@ -16,6 +16,7 @@ def details():
     return dict(torch_ops.details(), transformers=transformers.__version__)
 
 
+@framework
 def rms_norm(x, weight, params):
     """Qwen3RMSNorm."""
     norm = qwen3.Qwen3RMSNorm(x.shape[-1], eps=params["eps"])
@@ -41,6 +42,7 @@ def config_of(theta, head_dim, scaling):
     return qwen3.Qwen3Config(rope_theta=theta, rope_scaling=None if kind == "default" else rope, **common)
 
 
+@framework
 def rope(x, positions, params):
     """Qwen3RotaryEmbedding and apply_rotary_pos_emb."""
     config = config_of(params["theta"], x.shape[-1], params["scaling"])
@@ -50,6 +52,7 @@ def rope(x, positions, params):
     return qwen3.apply_rotary_pos_emb(heads, heads, cos, sin)[0][0].transpose(0, 1)
 
 
+@framework
 def attention(q, k, v, params):
     """eager_attention_forward with an additive mask."""
     module = types.SimpleNamespace(num_key_value_groups=q.shape[1] // k.shape[1], training=False)
@@ -59,6 +62,7 @@ def attention(q, k, v, params):
     return qwen3.eager_attention_forward(module, *heads, mask[None, None], scaling=params["scale"])[0][0]
 
 
+@framework
 def silu_mul(gate, up, params):
     """The activation of Qwen3MLP, times up."""
     return ACT2FN["silu"](gate) * up

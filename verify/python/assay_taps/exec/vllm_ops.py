@@ -1,5 +1,5 @@
-"""vLLM's kernels, called as its layers call them (`vllm/_custom_ops.py`, 0.6.2 to 0.32.0). Which of them exist depends on
-the build: that of the CPU has no GPTQ kernel and another paged attention. What is not there answers with an error."""
+"""vLLM's kernels, called as its layers call them (`vllm/_custom_ops.py`, 0.6.2 to 0.32.0). Which of them exist depends
+on the version and the build: 0.32 for the CPU has neither `gptq_gemm` nor `paged_attention_v1`."""
 
 import inspect
 
@@ -87,7 +87,7 @@ def attention_paged(q, k_cache, v_cache, block_table, context_len, params):
     return out
 
 
-OPS = {
+_ALL = {
     "rms_norm": ({"rms_norm": rms_norm}, ()),
     "add_rms_norm": ({"fused_add_rms_norm": add_rms_norm}, ()),
     "rope": ({"rotary_embedding": rope}, ()),
@@ -95,3 +95,5 @@ OPS = {
     "gptq_gemm": ({"gptq_gemm": gptq_gemm}, ("dequant.bits", "dequant.wrap", "matmul.layout")),
     "attention_paged": ({"paged_attention_v1": attention_paged}, ()),
 }
+# Old kernels leave newer versions, and builds for a device have their own.
+OPS = {op: entry for op, entry in _ALL.items() if all(hasattr(ops, n) or hasattr(torch.ops._C, n) for n in entry[0])}

@@ -28,6 +28,8 @@ pub struct Hello {
     pub dtypes: Vec<Dtype>,
     /// Where it computes: `cpu`, `cuda:0`.
     pub device: String,
+    /// Whether it claims the conventions of a framework's eager ops.
+    pub framework: bool,
     /// Versions of libraries, the device's name, the function that is called.
     pub details: BTreeMap<String, String>,
 }
@@ -146,12 +148,21 @@ fn hello(shard: &Shard, meta: &dyn Fn(&str) -> Result<String, Bad>) -> Result<He
             .filter(|d| matches!(d, Dtype::Bf16 | Dtype::F16 | Dtype::F32 | Dtype::F64))
             .ok_or_else(|| bad("dtypes", format!("expected bf16, f16, f32 or f64, got `{text}`")))
     };
-    // Both may be left out by a child that was written by hand.
+    // These may be left out by a child that was written by hand.
     let optional = |key: &str| shard.metadata().get(key).cloned();
     let details = optional("details").unwrap_or_else(|| "{}".into());
     let details: BTreeMap<String, String> = serde_json::from_str(&details)
         .map_err(|_| bad("details", format!("expected a JSON object of strings: {details}")))?;
+    let framework = match optional("scope").as_deref() {
+        None | Some("kernel") => false,
+        Some("framework") => true,
+        Some(other) => {
+            let expected = "expected `kernel` or `framework`";
+            return Err(bad("scope", format!("{expected}, got `{other}`")));
+        }
+    };
     Ok(Hello {
+        framework,
         name: name("name")?,
         version: name("version")?,
         ops: list("ops")?,
@@ -223,6 +234,7 @@ mod tests {
             ("ops", "add"),
             ("dtypes", "[\"int8\"]"),
             ("details", "[]"),
+            ("scope", "mine"),
             ("frame", "goodbye"),
         ] {
             let Bad::Frame(what) = with(key, text) else { panic!("{key}") };
