@@ -90,9 +90,8 @@ def answer(metadata, tensors, number):
     """Writes the answer to a case."""
     if metadata["op"] == "argmax":
         # Indices, as torch gives them.
-        rows = tensors["x"][1][:-1]
         found = argmax(tensors["x"])
-        shape = rows + [1] if rows else [1]
+        shape = [len(found), 1]
         return write("result", [("out.output", "I64", shape, struct.pack(f"<{len(found)}q", *found))], id=number)
     (dtype, shape, _), b = tensors["a"], numbers(tensors["b"])
     a = numbers(tensors["a"])
