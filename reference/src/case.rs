@@ -77,6 +77,24 @@ impl Case {
     /// # Errors
     /// When a key is one of the case's own, or the file cannot be written.
     pub fn write_with(&self, path: &Path, more: &BTreeMap<String, String>) -> Result<()> {
+        let (tensors, metadata) = self.parts(more)?;
+        crate::checkpoint::write(path, &tensors, &metadata)
+    }
+
+    /// The bytes that [`Case::write_with`] writes.
+    ///
+    /// # Errors
+    /// When a key is one of the case's own, or a tensor has a name that the format lacks.
+    pub fn to_bytes(&self, more: &BTreeMap<String, String>) -> Result<Vec<u8>> {
+        let (tensors, metadata) = self.parts(more)?;
+        crate::checkpoint::to_bytes(&tensors, &metadata)
+    }
+
+    /// Tensors and metadata of the case's file.
+    fn parts(
+        &self,
+        more: &BTreeMap<String, String>,
+    ) -> Result<(Tensors, BTreeMap<String, String>)> {
         let mut tensors: BTreeMap<String, Tensor> = self.tensors.clone();
         for (name, t) in &self.outputs {
             tensors.insert(format!("out.{name}"), t.clone());
@@ -94,7 +112,7 @@ impl Case {
                 return Err(Error::Request(format!("metadata `{key}` is the case's own")));
             }
         }
-        crate::checkpoint::write(path, &tensors, &metadata)
+        Ok((tensors, metadata))
     }
 
     /// Reads a case.
@@ -110,7 +128,19 @@ impl Case {
     /// # Errors
     /// As [`Case::read`].
     pub fn read_with(path: &Path) -> Result<(Case, BTreeMap<String, String>)> {
-        let shard = Shard::open(path)?;
+        Case::of(&Shard::open(path)?)
+    }
+
+    /// The same from the bytes of such a file; `origin` is what errors name as the file.
+    ///
+    /// # Errors
+    /// As [`Case::read`].
+    pub fn from_bytes(bytes: Vec<u8>, origin: &Path) -> Result<(Case, BTreeMap<String, String>)> {
+        Case::of(&Shard::parse(bytes, origin)?)
+    }
+
+    fn of(shard: &Shard) -> Result<(Case, BTreeMap<String, String>)> {
+        let path = shard.path();
         let meta = |key: &str| {
             shard.metadata().get(key).cloned().ok_or_else(|| {
                 Error::file(path, format!("metadata `{key}` is missing: this is not an assay case"))

@@ -93,6 +93,15 @@ pub const CODES: &[(&str, &str, &str)] = &[
     ("A342", "probe.f32_gemm", "an f32 product is computed in fewer bits"),
     ("A343", "probe.accumulator", "a matrix product accumulates in less than f32"),
     ("A344", "probe.unexplained", "no known arithmetic explains what a probe gave"),
+    ("A480", "exec.not_started", "the program did not say hello"),
+    ("A481", "exec.crashed", "the program ended before it answered"),
+    ("A482", "exec.hang", "the program did not answer in time"),
+    ("A483", "exec.bad_frame", "what the program wrote is no frame of the protocol"),
+    ("A484", "exec.wrong_shape", "an output has another shape than the op gives"),
+    ("A485", "exec.wrong_dtype", "an output has another dtype than the case asks"),
+    ("A486", "exec.missing_output", "an output of the op is not among those returned"),
+    ("A487", "exec.unknown_output", "an output is none of the op's"),
+    ("A488", "exec.failed", "the program reports that it could not run a case that it takes"),
 ];
 
 /// Every fault of an op's examples, and those that have a free parameter.

@@ -373,7 +373,7 @@ impl Subject for Launched<'_> {
 }
 
 /// Multiply-adds, or elements where there are none.
-fn work(case: &Case) -> usize {
+pub(crate) fn work(case: &Case) -> usize {
     let len = |name: &str| case.tensors.get(name).map_or(1, Tensor::len);
     match case.op.as_str() {
         "matmul" => {

@@ -10,6 +10,7 @@ mod coverage;
 mod device_probe;
 mod diff_golden;
 mod engine;
+mod exec;
 mod faults_golden;
 mod field_cases;
 mod gptq_golden;

@@ -5,6 +5,7 @@ mod check;
 mod device_probe;
 mod diff;
 mod doctor;
+mod exec;
 mod gate;
 mod kernels;
 mod list;
@@ -49,6 +50,8 @@ Examples:
   assay audit MODEL                       what is wrong with a checkpoint, in seconds
   assay check                             the HIP kernels on the built-in emulator
   assay check --mutants                   the same kernels broken on purpose: every one must be caught
+  assay exec -- python -m assay_taps.exec --op rms_norm --with torch
+                                          an op of torch on your device, through the same suite
   assay diff MODEL TRACE                  a recorded forward against the reference, op by op
   assay run MODEL --prompt 'The sky is'   the reference forward, greedy
   assay run MODEL --chat '1+1?'           the same, through the model's chat template"
@@ -67,6 +70,8 @@ enum Command {
     Audit(audit::AuditArgs),
     /// Check the HIP kernels on the emulator
     Check(check::CheckArgs),
+    /// Check a program of yours: torch, vLLM's kernels, anything that speaks the protocol of docs/exec.md
+    Exec(exec::ExecArgs),
     /// Run the reference forward on a checkpoint
     Run(Box<run::RunArgs>),
     /// Diff a recorded trace against the reference, op by op, on the trace's own inputs
@@ -239,6 +244,7 @@ fn dispatch(cli: Cli) -> anyhow::Result<u8> {
     pool.install(|| match cli.command {
         Command::Audit(args) => audit::run(&args),
         Command::Check(args) => check::run(&args),
+        Command::Exec(args) => exec::run(&args),
         Command::Run(args) => run::run(&args),
         Command::Diff(args) => diff::run(&args),
         Command::Template(args) => template::run(&args),

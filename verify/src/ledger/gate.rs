@@ -207,7 +207,9 @@ fn check_command(required: &Requirement) -> String {
         (BackendKind::Hip, _) => {
             format!("run `assay check --backend hip --kernel {name} --ledger FILE` on the device")
         }
-        (BackendKind::Process, _) => "check it again as it runs now".into(),
+        (BackendKind::Process, _) => {
+            "check it again as it runs now: `assay exec --ledger FILE -- CMD`".into()
+        }
     }
 }
 

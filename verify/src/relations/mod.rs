@@ -139,8 +139,20 @@ pub struct Claims {
 /// # Errors
 /// When the subject cannot run a case.
 pub fn check(subject: &dyn Subject, seed: u64, claims: Claims) -> Result<Vec<Finding>> {
+    check_all(subject, &of(subject.op(), seed), claims)
+}
+
+/// The same on given relations of the subject's op.
+///
+/// # Errors
+/// When the subject cannot run a case.
+pub fn check_all(
+    subject: &dyn Subject,
+    relations: &[Relation],
+    claims: Claims,
+) -> Result<Vec<Finding>> {
     let mut findings: Vec<Finding> = Vec::new();
-    for relation in of(subject.op(), seed) {
+    for relation in relations {
         let name = relation.kind.finding();
         let claimed = relation.kind != Kind::Batch || claims.batch_invariant;
         let taken = subject.takes(&relation.base) && subject.takes(&relation.changed);

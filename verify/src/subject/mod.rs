@@ -1,10 +1,12 @@
 //! Subjects: what is verified.
 
+pub mod exec;
 pub mod native;
 
 use assay_reference::{Case, Result, Tensor};
 
-/// Something that computes an op: a kernel on a backend, or one of the [`native`] implementations.
+/// Something that computes an op: a kernel on a backend, a program ([`exec`]), or one of the
+/// [`native`] implementations.
 pub trait Subject: Sync {
     /// The op that it claims to compute.
     fn op(&self) -> &str;

@@ -83,12 +83,15 @@ class Child:
 
         if metadata.get("op") != self.op:
             raise Unsupported(f"a case of {metadata.get('op')}; this child was started for {self.op}")
-        if metadata.get("dtype") not in self.dtypes:
-            raise Unsupported(f"a case of dtype {metadata.get('dtype')}; taken are {', '.join(self.dtypes)}")
+        stored = metadata.get("dtype")
+        if self.op == "argmax":  # its output is an index: a case is of the dtype of its logits
+            stored = {"BF16": "bf16", "F16": "f16", "F32": "f32", "F64": "f64"}.get(raw["x"].dtype, stored)
+        if stored not in self.dtypes:
+            raise Unsupported(f"a case of dtype {stored}; taken are {', '.join(self.dtypes)}")
         params = json.loads(metadata["params"])
         if self.op in DEFAULTS:
             params = checked(self.op, params, LEGITIMATE if self.handled is None else self.handled)
-        dtype = getattr(self.torch, DTYPES[metadata["dtype"]])
+        dtype = getattr(self.torch, DTYPES[stored])
         arguments = {name: to_torch(t).to(self.device) for name, t in raw.items() if not name.startswith("out.")}
         # Scales of packed weights have a dtype of their own, and of an index the case's dtype says nothing.
         if not self.op.startswith(("gptq", "awq", "ct", "fp8", "argmax")):
@@ -199,7 +202,9 @@ def main(argv=None):
             child = Child(args)
         except (TapError, ImportError, RuntimeError, AssertionError, OSError) as e:
             print(f"error: {e}", file=sys.stderr)
-            frames.write_error(sink, 0, "failed", e)
+            # A library or a device that is not here says nothing about what would be computed.
+            absent = isinstance(e, (ImportError, RuntimeError, AssertionError))
+            frames.write_error(sink, 0, "unsupported" if absent else "failed", e)
             return 2
         return serve(child, sys.stdin.buffer, sink)
     except BrokenPipeError:

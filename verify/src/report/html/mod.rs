@@ -14,6 +14,11 @@ pub fn check(reports: &[KernelReport], subtitle: String) -> Page<'_> {
     Page { title: "assay check", subtitle, rows: rows.collect() }
 }
 
+/// The page of `assay exec`.
+pub fn exec(reports: &[KernelReport], subtitle: String) -> Page<'_> {
+    Page { title: "assay exec", ..check(reports, subtitle) }
+}
+
 /// The page of `assay diff`.
 pub fn diff(report: &DiffReport, subtitle: String) -> Page<'_> {
     let rows = report.nodes.iter();
