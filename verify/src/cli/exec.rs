@@ -105,7 +105,7 @@ impl Stored {
 struct ExecBody {
     /// What the program said of itself; null when it did not start.
     program: Option<Hello>,
-    command: Vec<String>,
+    argv: Vec<String>,
     scope: &'static str,
     kernels: Vec<KernelReport>,
 }
@@ -313,11 +313,11 @@ fn finish(
     })?;
     args.junit.write("assay exec", start, || junit::check(&reports))?;
     if let Some(path) = &args.json.json {
-        let command = args.command.iter().map(|w| w.to_string_lossy().into_owned()).collect();
+        let argv = args.command.iter().map(|w| w.to_string_lossy().into_owned()).collect();
         let framework =
             hello.as_ref().map_or(args.framework, |h| scope(args, h) == Scope::Framework);
         let scope = if framework { "framework" } else { "kernel" };
-        let body = ExecBody { program: hello, command, scope, kernels: reports };
+        let body = ExecBody { program: hello, argv, scope, kernels: reports };
         write_json(path, &Envelope::new("exec", result, Some(args.seed), elapsed, body))?;
     }
     Ok(code)
