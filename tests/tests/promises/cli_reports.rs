@@ -74,7 +74,19 @@ fn every_command_has_help() {
         assert_eq!((run.code, run.stderr.as_str()), (0, ""), "{run:#?}");
         assert!(run.stdout.contains("Exit codes"), "{run:#?}");
     }
-    for command in ["audit", "template", "check", "exec", "run", "diff", "gate", "replay", "list"] {
+    for command in [
+        "audit",
+        "doctor",
+        "device-probe",
+        "template",
+        "check",
+        "exec",
+        "run",
+        "diff",
+        "gate",
+        "replay",
+        "list",
+    ] {
         for flag in ["--help", "-h"] {
             let run = cli::assay([command, flag]);
             assert_eq!((run.code, run.stderr.as_str()), (0, ""), "{command}: {run:#?}");
