@@ -6,6 +6,7 @@
 //! the run: an inconsistent recording.
 
 pub mod engine;
+mod fused;
 mod phase;
 
 use std::collections::BTreeMap;
@@ -130,6 +131,7 @@ pub fn diff(
         }
         nodes.push(report);
     }
+    fused::settle(&plan, &source, &mut nodes)?;
     settle_recordings(&plan, source, &mut nodes)?;
     let op_by_op = nodes.iter().any(|n| !matches!(n.judgement.verdict, Verdict::Skipped { .. }));
     if options.forward || !op_by_op {

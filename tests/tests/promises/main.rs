@@ -20,3 +20,4 @@ mod own_traces;
 mod parallel_cli;
 mod presets_golden;
 mod run_cli;
+mod vllm_golden;
