@@ -6,6 +6,7 @@ again. Lines in: {"serve": [arguments], "log": file} or {"stop": pid}; lines out
 
 import ctypes
 import json
+import multiprocessing
 import os
 import platform
 import signal
@@ -16,7 +17,10 @@ import time
 # children by fork have them too. vLLM 0.32's CPU attention uses them in bf16 without asking and dies of SIGILL.
 # https://docs.kernel.org/arch/x86/xstate.html
 ctypes.CDLL(None).syscall(158, 0x1023, 18)
-os.environ["VLLM_WORKER_MULTIPROC_METHOD"] = "fork"
+
+# vLLM starts its engine by spawn on the CPU, which would import everything once more and lose the tiles.
+_context = multiprocessing.get_context
+multiprocessing.get_context = lambda method=None: _context("fork")
 
 
 def serve(arguments, log):
