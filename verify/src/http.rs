@@ -155,6 +155,16 @@ impl Client {
         bail!("{}{path}: no answer", self.base)
     }
 
+    /// An answer without the key, which some servers repeat when they refuse it.
+    pub fn redacted<'b>(&self, body: &'b [u8]) -> std::borrow::Cow<'b, [u8]> {
+        let Some(key) = &self.key else { return body.into() };
+        let found = body.windows(key.len()).any(|w| w == key.as_bytes());
+        if !found {
+            return body.into();
+        }
+        String::from_utf8_lossy(body).replace(key.as_str(), "***").into_bytes().into()
+    }
+
     fn error(&self, path: &str, e: &ureq::Error) -> anyhow::Error {
         let text =
             format!("{}{path}: {e}; is the server running, and is this its address?", self.base);

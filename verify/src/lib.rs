@@ -7,6 +7,7 @@
 //! - [`relations`]: what two outputs of one subject must have to do with each other;
 //! - [`ledger`]: which build of which kernel passed what, where, and the gate that reads it;
 //! - [`audit`]: a checkpoint's files, config and text boundary, without running it;
+//! - [`server`]: a running server probed from outside;
 //! - [`template`]: a prompt compared with a captured one or a server's, over [`http`];
 //! - [`finding`]: stable codes; [`variants`]: the catalogue; [`report`]: text, JSON, HTML; [`cli`]: the command line.
 
@@ -24,6 +25,7 @@ pub mod power;
 pub mod relations;
 pub mod replay;
 pub mod report;
+pub mod server;
 pub mod subject;
 pub mod suite;
 pub mod template;

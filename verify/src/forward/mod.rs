@@ -22,6 +22,7 @@ use assay_reference::qwen::{ForwardFault, Preset};
 use assay_reference::trace::Trace;
 
 use self::run::{Runner, Span, spans};
+pub(crate) use self::spread::{MEMBERS, limit};
 use self::spread::{Fit, Spread, Values};
 use crate::finding::Finding;
 use crate::judge::{Judgement, Verdict};

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 pub use super::audit::{audit, finding as audit_finding};
+pub use super::probe::probe;
 pub use super::gate::{comparisons, decisions};
 
 use super::Table;
