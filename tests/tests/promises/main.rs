@@ -19,5 +19,6 @@ mod mutants_blind;
 mod own_traces;
 mod parallel_cli;
 mod presets_golden;
+mod probe;
 mod run_cli;
 mod vllm_golden;
