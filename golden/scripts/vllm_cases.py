@@ -37,7 +37,18 @@ def canonical(value):
 
 
 def requests(case):
-    """(name, method, path, body) of each request, in order."""
+    """(name, method, path, body) of each request, in order: all of a sound checkpoint, of a damaged one what tells it."""
+    if case["change"] == "none":
+        kept = None
+    elif "template" in case["change"]:
+        kept = {"version", "text", "tokenize", "tokenize_chat", "chat"}
+    else:
+        kept = {"version", "prompt_logprobs", "length_50", "echo", "text", "tokenize_chat", "chat"}
+    return [r for r in all_requests(case) if kept is None or r[0] in kept]
+
+
+def all_requests(case):
+    """What a sound checkpoint is asked."""
     ids = [i % 320 for i in IDS] if case.get("ids") else IDS
     common = {"model": "tiny", "temperature": 0, "seed": 0}
     completion = {**common, "max_tokens": 4, "return_token_ids": True}

@@ -38,6 +38,8 @@ ENVIRONMENT = {
     "VLLM_NO_USAGE_STATS": "1",
     "DO_NOT_TRACK": "1",
     "VLLM_LOGGING_LEVEL": "WARNING",
+    # Ranks of log-probabilities are else compiled by inductor at the first request.
+    "TORCHDYNAMO_DISABLE": "1",
 }
 
 
@@ -104,7 +106,7 @@ class Server:
             f"http://127.0.0.1:{self.port}{path}", data, {"Content-Type": "application/json"}, method=method
         )
         try:
-            with urllib.request.urlopen(request, timeout=120) as answer:
+            with urllib.request.urlopen(request, timeout=400) as answer:
                 return answer.status, answer.read()
         except urllib.error.HTTPError as e:
             return e.code, e.read()
@@ -144,7 +146,11 @@ def main():
             case = CASES[name]
             folder = checkpoint(case, GOLDEN / "checkpoints" / case["base"], work / name)
             served = {
-                "server": {**zygote.versions, "flags": FLAGS + case.get("flags", [])},
+                "server": {
+                    **zygote.versions,
+                    "flags": FLAGS + case.get("flags", []),
+                    "environment": ENVIRONMENT,
+                },
                 "checkpoint": {
                     "base": case["base"],
                     "change": case["change"],

@@ -5,7 +5,7 @@
         model(input_ids)            # one sequence; further calls with its cache are further segments
 
 Modules are seen by forward hooks. Queries and keys after the rotation are the results of `apply_rotary_pos_emb`, which
-the model's module looks up by name in every version of transformers (4.37 to 5.24 were read), so that eager, sdpa and
+the model's module looks up by name in every version of transformers (4.37.2, 5.19 and 5.24 were read), so that eager, sdpa and
 flash attention are all recorded as they are. `attention` is what o_proj is given.
 """
 
