@@ -64,7 +64,7 @@ pub(super) struct ProbeArgs {
     #[arg(long, value_name = "IDS", value_delimiter = ',', conflicts_with = "prompt")]
     ids: Vec<u32>,
     /// Tokens of the longest prompt; the reference's work grows with it
-    #[arg(long, value_name = "N", default_value_t = 96, value_parser = clap::value_parser!(u32).range(2..=65536))]
+    #[arg(long, value_name = "N", default_value_t = 96, value_parser = clap::value_parser!(u32).range(2..=8192))]
     tokens: u32,
     /// Prompt lengths [default: 1 to 65, on both sides of where kernels change]
     #[arg(long, value_name = "N", value_delimiter = ',')]
@@ -108,8 +108,9 @@ pub(super) fn run(args: &ProbeArgs) -> anyhow::Result<u8> {
     for warning in checkpoint.warnings() {
         say(&format!("warning: {warning}\n"), true);
     }
-    let tokenizer = optional(Tokenizer::open(&args.model));
-    let templates = optional(ChatTemplates::open(&args.model));
+    let mut lacking = Vec::new();
+    let tokenizer = optional(Tokenizer::open(&args.model), &mut lacking);
+    let templates = optional(ChatTemplates::open(&args.model), &mut lacking);
     let preset = args.preset.as_deref().map(Preset::named).transpose()?;
     let dtype = match (preset, args.dtype.as_deref()) {
         (Some(preset), _) => preset.dtype,
@@ -130,7 +131,8 @@ pub(super) fn run(args: &ProbeArgs) -> anyhow::Result<u8> {
         None => asked(args, &model)?,
     };
     let bar = progress::bar(0);
-    let report = judge(&model, &exchanges, &mut |what| bar.set_message(what.to_owned()))?;
+    let mut report = judge(&model, &exchanges, &mut |what| bar.set_message(what.to_owned()))?;
+    report.notes.extend(lacking);
     bar.finish_and_clear();
     let subject = match (&args.url, &args.replay) {
         (Some(url), _) => url.clone(),
@@ -153,8 +155,8 @@ pub(super) fn run(args: &ProbeArgs) -> anyhow::Result<u8> {
 }
 
 /// What a folder may lack; the reason is said.
-fn optional<T>(opened: assay_reference::Result<T>) -> Option<T> {
-    opened.inspect_err(|e| say(&format!("warning: {e}\n"), true)).ok()
+fn optional<T>(opened: assay_reference::Result<T>, lacking: &mut Vec<String>) -> Option<T> {
+    opened.inspect_err(|e| lacking.push(e.to_string())).ok()
 }
 
 /// Asks the server, and keeps what it answered.
@@ -181,7 +183,8 @@ fn asked(args: &ProbeArgs, model: &Model<'_>) -> anyhow::Result<Vec<exchange::Ex
 
 fn questions(args: &ProbeArgs, model: &Model<'_>) -> anyhow::Result<Questions> {
     let config = model.checkpoint.config();
-    let wanted = (args.tokens as usize).min(config.max_position_embeddings.saturating_sub(16).max(2));
+    let wanted =
+        (args.tokens as usize).min(config.max_position_embeddings.saturating_sub(16).max(2));
     let ids = match (&args.ids[..], model.tokenizer, &args.prompt) {
         ([], Some(t), text) => {
             let mut text = text.clone().unwrap_or_else(|| TEXT.into());
@@ -196,7 +199,9 @@ fn questions(args: &ProbeArgs, model: &Model<'_>) -> anyhow::Result<Questions> {
             bail!("{}: there is no tokenizer for --prompt: give --ids", args.model.display())
         }
         // Spread over the vocabulary; every one below it.
-        ([], None, None) => (0..wanted).map(|i| ((i * 7919 + 13) % config.vocab_size) as u32).collect(),
+        ([], None, None) => {
+            (0..wanted).map(|i| ((i * 7919 + 13) % config.vocab_size) as u32).collect()
+        }
         (ids, ..) => ids.to_vec(),
     };
     let ids: Vec<u32> = ids.into_iter().take(wanted).collect();

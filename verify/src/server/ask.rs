@@ -48,8 +48,10 @@ enum Form {
     Prompt,
     /// `echo` with `logprobs`: the same, as OpenAI's completions had it.
     Echo,
-    /// `logprobs` of what is generated.
+    /// `logprobs` of what is generated, with token ids.
     Generated,
+    /// The same without anything that OpenAI's servers do not know.
+    Bare,
     /// None.
     Nothing,
 }
@@ -169,6 +171,7 @@ impl Asking<'_> {
                 body["return_token_ids"] = json!(true);
                 body["return_tokens_as_token_ids"] = json!(true);
             }
+            Form::Bare => body["logprobs"] = json!(3),
             Form::Nothing => body["return_token_ids"] = json!(true),
         }
         Some(body)
@@ -182,7 +185,7 @@ impl Asking<'_> {
         }
         let body = self.body(n, generate, form)?;
         let e = self.send(name, "POST", "/v1/completions", body);
-        if (500..600).contains(&e.status) && form != Form::Nothing && !self.over() {
+        if e.failed_inside() && form != Form::Nothing && !self.over() {
             let mut plain = self.body(n, generate, Form::Nothing)?;
             if let Some(fields) = plain.as_object_mut() {
                 fields.remove("return_token_ids");
@@ -192,21 +195,23 @@ impl Asking<'_> {
         Some(e)
     }
 
-    /// Finds out in which form the server tells log-probabilities.
+    /// Finds out in which form the server tells log-probabilities. One that fails on the server's side may be what it does not
+    /// offer, or numbers that it cannot write: if no other form works, it is the one to go on with.
     fn discover(&mut self) {
         let n = self.q.ids.len().min(12);
+        let forms = [Form::Prompt, Form::Echo, Form::Generated, Form::Bare, Form::Nothing];
+        let mut failed = None;
         for ids in [true, false] {
             self.ids = ids;
-            for form in [Form::Prompt, Form::Echo, Form::Generated, Form::Nothing] {
-                self.form = form;
+            for form in forms {
                 let generate = if form == Form::Echo { 1 } else { 4 };
                 let name = format!("offers {}", words(form));
                 let Some(e) = self.complete(&name, n, generate, form) else { continue };
-                // A failure of the server's is evidence, and this the form to go on with.
-                if (500..600).contains(&e.status) && !matches!(e.status, 501 | 502..=504) {
-                    return;
+                if e.failed_inside() {
+                    failed.get_or_insert(form);
                 }
                 if e.ok() && offers(&e.response, form) {
+                    self.form = failed.filter(|_| form == Form::Nothing).unwrap_or(form);
                     return;
                 }
             }
@@ -288,7 +293,8 @@ impl Asking<'_> {
             return;
         }
         let messages = messages.clone();
-        let render = json!({ "model": self.model, "messages": messages, "add_generation_prompt": true });
+        let render =
+            json!({ "model": self.model, "messages": messages, "add_generation_prompt": true });
         self.send("tokenize_chat", "POST", "/tokenize", render);
         if let Some(text) = self.q.texts.last().cloned().flatten() {
             let body = json!({ "model": self.model, "prompt": text, "add_special_tokens": false });
@@ -315,6 +321,7 @@ fn words(form: Form) -> &'static str {
         Form::Prompt => "prompt_logprobs",
         Form::Echo => "echo with logprobs",
         Form::Generated => "logprobs",
+        Form::Bare => "logprobs alone",
         Form::Nothing => "completions",
     }
 }
@@ -328,7 +335,7 @@ fn offers(response: &Value, form: Form) -> bool {
             choice["prompt_logprobs"].is_array() || response["prompt_logprobs"].is_array()
         }
         Form::Echo => scored > 1,
-        Form::Generated => scored > 0,
+        Form::Generated | Form::Bare => scored > 0,
         Form::Nothing => choice["text"].is_string(),
     }
 }

@@ -15,6 +15,9 @@ use assay_reference::{Dtype, Result};
 
 use super::evidence::{Path, Row};
 
+/// Tokens of a call: the logits of all of them are in memory at once.
+const CHUNK: usize = 512;
+
 /// One forward: tokens, and where the first call ends; later calls have one token.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Sequence {
@@ -246,7 +249,8 @@ fn maximal(mut all: Vec<Sequence>) -> Vec<Sequence> {
 impl Sequence {
     fn calls(&self) -> impl Iterator<Item = (usize, usize)> + use<> {
         let (n, first) = (self.ids.len(), self.first.min(self.ids.len()));
-        std::iter::once((0, first)).chain((first..n).map(|i| (i, i + 1)))
+        let chunk = move |start: usize| (start, (start + CHUNK).min(first));
+        (0..first).step_by(CHUNK).map(chunk).chain((first..n).map(|i| (i, i + 1)))
     }
 }
 

@@ -10,8 +10,10 @@ use super::exchange::Exchange;
 
 /// At and below this a log-probability was clamped: vLLM writes -9999, others f32's lowest.
 const CLAMPED: f64 = -9998.0;
-/// The most rows that are read: a recording can be of any size.
-const MOST_ROWS: usize = 100_000;
+/// The longest prompt that is read.
+const MOST_PROMPT: usize = 8192;
+/// The most tokens before all rows together: a recording can be of any size.
+const MOST_TOKENS: usize = 40 << 20;
 
 /// How a row was computed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -103,7 +105,7 @@ pub(super) fn read(
     let mut strings = Strings::new(tokenizer);
     for (i, e) in exchanges.iter().enumerate() {
         let is_chat = e.path.ends_with("/chat/completions");
-        if !e.path.ends_with("/completions") || !e.ok() || out.rows.len() > MOST_ROWS {
+        if !e.path.ends_with("/completions") || !e.ok() {
             continue;
         }
         if e.not_numbers > 0 {
@@ -127,18 +129,23 @@ pub(super) fn read(
 /// Whether a request failed for its log-probabilities alone.
 fn refused(exchanges: &[Exchange], e: &Exchange) -> Option<String> {
     let wants = |e: &Exchange| {
-        ["logprobs", "prompt_logprobs", "top_logprobs"].iter().any(|f| {
-            !matches!(e.request.get(*f), None | Some(Value::Null | Value::Bool(false)))
-        })
+        ["logprobs", "prompt_logprobs", "top_logprobs"]
+            .iter()
+            .any(|f| !matches!(e.request.get(*f), None | Some(Value::Null | Value::Bool(false))))
     };
     // A gateway's words, and what a server does not know how to do, are no evidence.
-    if !e.path.ends_with("/completions") || e.status != 500 || !wants(e) {
+    if !e.path.ends_with("/completions") || !e.failed_inside() || !wants(e) {
         return None;
     }
     let key = |e: &Exchange| e.request.get("prompt").or(e.request.get("messages")).cloned();
-    let twin = exchanges
-        .iter()
-        .find(|o| o.path == e.path && o.ok() && !wants(o) && key(o) == key(e) && key(o).is_some())?;
+    let asked = key(e)?;
+    let mut same =
+        exchanges.iter().filter(|o| o.path == e.path && o.ok() && key(o).as_ref() == Some(&asked));
+    // Told in another form: the numbers are there, and this form is not offered.
+    if same.clone().any(wants) {
+        return None;
+    }
+    let twin = same.next()?;
     Some(format!(
         "the request answers {} with log-probabilities and {} without: they could not be written as JSON",
         e.status, twin.status
@@ -179,6 +186,11 @@ impl One<'_, '_> {
             self.unused("the prompt's token ids are not known");
             return;
         };
+        let before: usize = self.out.rows.iter().map(|r| r.prefix.len()).sum();
+        if prompt.len() > MOST_PROMPT || before + prompt.len() * prompt.len() / 2 > MOST_TOKENS {
+            self.unused("it is more than is read at a time: prompts of 8192 tokens");
+            return;
+        }
         let scored = match &choice["prompt_logprobs"] {
             Value::Null => &response["prompt_logprobs"],
             list => list,
@@ -244,7 +256,9 @@ impl One<'_, '_> {
             };
             let id = id.or_else(|| self.strings.id(tokens.get(j)?));
             let Some(id) = id else {
-                self.unused("the ids of generated tokens are not known: the text of one is that of several");
+                self.unused(
+                    "the ids of generated tokens are not known: the text of one is that of several",
+                );
                 return;
             };
             if at == 0 {
@@ -302,7 +316,9 @@ impl One<'_, '_> {
         match value.as_f64() {
             Some(lp) if lp > CLAMPED && lp.is_finite() => Some(lp),
             Some(lp) => {
-                self.not_finite(format!("{place} is {lp:e}: clamped, of a logit that is NaN or -inf"));
+                self.not_finite(format!(
+                    "{place} is {lp:e}: clamped, of a logit that is NaN or -inf"
+                ));
                 None
             }
             None => {

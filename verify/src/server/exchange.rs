@@ -11,6 +11,8 @@ use serde_json::{Value, json};
 
 /// The largest recording that is read, bytes.
 const MAX_BYTES: u64 = 512 << 20;
+/// The longest answer that is read, bytes: the log-probabilities of 8192 tokens are a tenth of it.
+const MAX_ANSWER: usize = 32 << 20;
 /// Characters of a body that is no JSON which are kept.
 const KEPT: usize = 2000;
 
@@ -55,6 +57,11 @@ impl Exchange {
     /// Sets the answer from a body's bytes.
     pub(super) fn answered(&mut self, status: u16, body: &[u8]) {
         self.status = status;
+        if body.len() > MAX_ANSWER {
+            let text = format!("an answer of {} bytes, which no prompt needs", body.len());
+            self.response = json!({ "text": text });
+            return;
+        }
         let text = String::from_utf8_lossy(body);
         match serde_json::from_str(&text) {
             Ok(value) => self.response = value,
@@ -67,6 +74,14 @@ impl Exchange {
                 }
             },
         }
+    }
+
+    /// Whether it failed as answers do that hold numbers which JSON does not have: by an error of the server's own, or
+    /// in words (Python: "Out of range float values are not JSON compliant").
+    pub(super) fn failed_inside(&self) -> bool {
+        self.status == 500
+            || (400..600).contains(&self.status)
+                && self.response.to_string().contains("not JSON compliant")
     }
 
     /// Whether the answer was no JSON at all.
@@ -127,7 +142,11 @@ pub fn load(path: &Path) -> anyhow::Result<Vec<Exchange>> {
     let shown = path.display();
     let meta = std::fs::metadata(path).with_context(|| shown.to_string())?;
     ensure!(meta.is_file(), "{shown}: is no file; expected a recording that --record wrote");
-    ensure!(meta.len() <= MAX_BYTES, "{shown}: {} bytes are more than any recording has", meta.len());
+    ensure!(
+        meta.len() <= MAX_BYTES,
+        "{shown}: {} bytes are more than any recording has",
+        meta.len()
+    );
     let text = std::fs::read_to_string(path).with_context(|| shown.to_string())?;
     let recording: Recording = match serde_json::from_str(&text) {
         Ok(r) => r,

@@ -164,16 +164,19 @@ fn trait_of(
     let marked = |g: &Group, mark: &str| g.name.starts_with(mark) && g.name != "cache, first";
     let all = |mark: &str| guilty.iter().all(|(g, _)| marked(g, mark));
     let request = |g: &Group| &exchanges[g.exchange].request;
-    let twin = guilty.iter().find(|(w, _)| {
-        against.iter().any(|r| request(w) == request(r) && w.path == r.path)
-    });
+    let twin = guilty
+        .iter()
+        .find(|(w, _)| against.iter().any(|r| request(w) == request(r) && w.path == r.path));
     if all("batch") {
         let of = groups.iter().filter(|g| marked(g, "batch")).count();
         let what = format!("{} of {of} requests at once; {evidence}", guilty.len());
         return ("server.batch_dependent", what);
     }
     if all("cache") {
-        return ("server.cache_dependent", format!("{} requests whose beginning had been asked; {evidence}", guilty.len()));
+        return (
+            "server.cache_dependent",
+            format!("{} requests whose beginning had been asked; {evidence}", guilty.len()),
+        );
     }
     // Behind a cached beginning few rows are computed, whatever the prompt's length; in a batch more.
     let plain = |g: &&Group| g.path == "prompt" && !marked(g, "cache") && !marked(g, "batch");
@@ -184,7 +187,10 @@ fn trait_of(
         return ("server.length_dependent", format!("wrong {text}; {evidence}"));
     }
     if let Some((w, _)) = twin {
-        let what = format!("`{}` was asked before with the same request, and answered rightly; {evidence}", w.name);
+        let what = format!(
+            "`{}` was asked before with the same request, and answered rightly; {evidence}",
+            w.name
+        );
         return ("server.not_deterministic", what);
     }
     let list = |right: bool| {

@@ -25,10 +25,10 @@ use assay_reference::qwen::{Preset, Wiring};
 use assay_reference::{Dtype, Result};
 use serde::Serialize;
 
-pub use self::groups::Group;
 use self::elements::Elements;
 use self::evidence::Evidence;
 use self::exchange::Exchange;
+pub use self::groups::Group;
 use self::search::{Outcome, search};
 use self::spread::{Roundings, Sample};
 use crate::audit::Item;
@@ -207,10 +207,10 @@ impl Judge<'_, '_> {
         let config = self.model.checkpoint.config();
         let tokens = elements.tokens();
         let roundings = self.roundings();
-        let mut step = |i: usize| (self.progress)(&format!("reference {} of 12, {tokens} tokens", i + 1));
+        let mut step =
+            |i: usize| (self.progress)(&format!("reference {} of 12, {tokens} tokens", i + 1));
         let wiring = |preset: &'static Preset| Wiring::new(config, preset.angle);
-        let sample =
-            Sample::new(elements, self.model.checkpoint, roundings, &wiring, &mut step)?;
+        let sample = Sample::new(elements, self.model.checkpoint, roundings, &wiring, &mut step)?;
         if sample.is_finite() {
             return Ok(Some(sample));
         }
@@ -275,24 +275,28 @@ impl Judge<'_, '_> {
         let part = elements.numbered(|i| wrong.is_none_or(|w| w.contains(&i)));
         let roundings = self.roundings();
         let wiring = |preset: &'static Preset| Wiring::new(config, preset.angle);
-        let right =
-            Sample::new(&part, self.model.checkpoint, roundings, &wiring, &mut |_| {})?;
-        let outcome =
-            search(self.model.checkpoint, roundings, &part, &right, &mut *self.progress)?;
+        let right = Sample::new(&part, self.model.checkpoint, roundings, &wiring, &mut |_| {})?;
+        let outcome = search(self.model.checkpoint, roundings, &part, &right, &mut *self.progress)?;
         let Outcome { explaining, nearest, tried, left_out } = outcome;
         self.report.hypotheses = tried;
         for (h, fit) in &explaining {
-            let seen = if h.source.is_empty() { String::new() } else { format!(". See {}", h.source) };
+            let seen =
+                if h.source.is_empty() { String::new() } else { format!(". See {}", h.source) };
             let text = format!(
                 "{}: from such a forward {:.3} nats, {} what such forwards differ by at most{seen}",
                 h.detail,
                 fit.distance,
                 times(fit.ratio)
             );
-            self.report.explanations.push(Finding { code: h.code.into(), name: h.name.clone(), text });
+            self.report.explanations.push(Finding {
+                code: h.code.into(),
+                name: h.name.clone(),
+                text,
+            });
         }
         if explaining.is_empty() {
-            let nearest = nearest.map_or(String::new(), |n| format!("; nearest is {n}, which does not fit"));
+            let nearest =
+                nearest.map_or(String::new(), |n| format!("; nearest is {n}, which does not fit"));
             self.report.notes.push(format!(
                 "unexplained: none of {tried} wrong forwards lies where the server does{nearest}. Two faults at once, an op's own fault, or altered weights: record a tap (docs/taps.md) and run `assay diff MODEL TRACE`"
             ));
@@ -307,9 +311,13 @@ impl Judge<'_, '_> {
     fn note_repeats(&mut self, elements: &Elements) {
         let note = match groups::repeats(&elements.list, self.exchanges) {
             Some((most, n)) if most > 0.0 => {
-                format!("equal requests differ by up to {most:.2e} nats in {n} numbers: sums depend on what else runs (no batch invariance), which is no fault by itself")
+                format!(
+                    "equal requests differ by up to {most:.2e} nats in {n} numbers: sums depend on what else runs (no batch invariance), which is no fault by itself"
+                )
             }
-            Some((_, n)) => format!("equal requests give the same bits in all {n} numbers compared"),
+            Some((_, n)) => {
+                format!("equal requests give the same bits in all {n} numbers compared")
+            }
             None => return,
         };
         self.report.notes.push(note);
@@ -320,8 +328,13 @@ impl Judge<'_, '_> {
     fn tokens_alone(&mut self) -> Result<Option<bool>> {
         let vocabulary = self.model.checkpoint.config().vocab_size;
         let within = |r: &&evidence::Row| r.prefix.iter().all(|&i| (i as usize) < vocabulary);
-        let mut rows: Vec<&evidence::Row> =
-            self.evidence.rows.iter().filter(|r| r.taken.is_some() && r.items.is_empty()).filter(within).collect();
+        let mut rows: Vec<&evidence::Row> = self
+            .evidence
+            .rows
+            .iter()
+            .filter(|r| r.taken.is_some() && r.items.is_empty())
+            .filter(within)
+            .collect();
         rows.dedup_by(|a, b| a.prefix == b.prefix);
         rows.truncate(MOST_TOKENS);
         if rows.is_empty() {

@@ -27,10 +27,14 @@ pub(super) fn offers(exchanges: &[Exchange], evidence: &Evidence) -> Vec<String>
         out.push(format!("version {}", shown.escape_debug()));
     }
     let any = |what: &dyn Fn(&Exchange) -> bool| exchanges.iter().any(|e| e.ok() && what(e));
-    if any(&|e| e.response["choices"][0]["prompt_logprobs"].is_array() || e.response["prompt_logprobs"].is_array()) {
+    if any(&|e| {
+        e.response["choices"][0]["prompt_logprobs"].is_array()
+            || e.response["prompt_logprobs"].is_array()
+    }) {
         out.push("prompt_logprobs: every position of a prompt, with rivals".into());
     }
-    let scored_tokens = |e: &Exchange| !e.response["choices"][0]["logprobs"]["token_logprobs"].is_null();
+    let scored_tokens =
+        |e: &Exchange| !e.response["choices"][0]["logprobs"]["token_logprobs"].is_null();
     if any(&|e| e.request["echo"] == true && scored_tokens(e)) {
         out.push("echo with logprobs: every position of a prompt".into());
     }
@@ -63,13 +67,17 @@ pub(super) fn not_tested(
     let mut out = Vec::new();
     let mut say = |what: &str| out.push(what.to_owned());
     if scored(evidence, Path::Prompt) == 0 {
-        say("positions within a prompt: the server tells neither prompt_logprobs nor echo with logprobs");
+        say(
+            "positions within a prompt: the server tells neither prompt_logprobs nor echo with logprobs",
+        );
     }
     if scored(evidence, Path::Decode) == 0 {
         say("decoding: no log-probabilities of tokens behind generated ones");
     }
     if !exchanges.iter().any(|e| e.path == "/tokenize" && e.ok()) {
-        say("tokenizer and chat template at the server: no /tokenize; compare a prompt from its log with `assay template --captured`");
+        say(
+            "tokenizer and chat template at the server: no /tokenize; compare a prompt from its log with `assay template --captured`",
+        );
     }
     if model.templates.is_none() {
         say("chat: the model's folder has no chat template that can be read");
@@ -113,7 +121,8 @@ pub(super) fn failures(exchanges: &[Exchange], evidence: &Evidence) -> Option<It
     let lengths = |list: &[&(usize, &Exchange)]| -> Vec<usize> {
         list.iter().filter_map(|(i, e)| prompt_len(e, evidence, *i)).collect()
     };
-    let when = threshold(&lengths(&failed), &lengths(&good)).map_or(String::new(), |t| format!(" {t}"));
+    let when =
+        threshold(&lengths(&failed), &lengths(&good)).map_or(String::new(), |t| format!(" {t}"));
     let what = format!(
         "{} of {} requests fail{when}; the first: {}",
         failed.len(),

@@ -114,8 +114,9 @@ impl Search<'_> {
             return Ok(());
         }
         let layers = config.num_hidden_layers;
-        let local: Vec<ForwardFault> =
-            (0..layers).flat_map(|n| all.iter().filter_map(move |f| f.within(n..n + 1, config))).collect();
+        let local: Vec<ForwardFault> = (0..layers)
+            .flat_map(|n| all.iter().filter_map(move |f| f.within(n..n + 1, config)))
+            .collect();
         if local.len() > MOST_LOCAL {
             self.outcome.left_out.push(format!(
                 "{} faults of single layers: a tap of the layers' outputs (assay diff) tells the layer first",

@@ -156,12 +156,19 @@ fn tensors(wiring: &Wiring) -> Vec<String> {
 
 fn scaled(config: &Config, tensor: &str, factor: f64) -> Hypothesis {
     let (code, name, detail) = if tensor == "model.norm.weight" {
-        let detail = format!("the logits are {factor:.3} times the model's (a temperature of {:.3})", 1.0 / factor);
+        let detail = format!(
+            "the logits are {factor:.3} times the model's (a temperature of {:.3})",
+            1.0 / factor
+        );
         ("A4D1", "server.logits_scaled", detail)
     } else if factor.abs() < 0.02 {
         ("A4D0", "server.tensor_scaled", format!("`{tensor}` is zero, or was not loaded"))
     } else {
-        ("A4D0", "server.tensor_scaled", format!("`{tensor}` is {factor:.3} times the checkpoint's"))
+        (
+            "A4D0",
+            "server.tensor_scaled",
+            format!("`{tensor}` is {factor:.3} times the checkpoint's"),
+        )
     };
     let (config, tensor) = (config.clone(), tensor.to_owned());
     Hypothesis {

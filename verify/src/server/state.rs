@@ -32,8 +32,9 @@ pub(super) fn not_finite(exchanges: &[Exchange], evidence: &Evidence) -> Option<
         what.push(format!("and {} more", signs.len() - SHOWN));
     }
     let length = |i: &usize| prompt_len(&exchanges[*i], evidence, *i);
-    let good: BTreeSet<usize> =
-        evidence.rows.iter().map(|r| r.exchange).filter(|e| !bad.contains(e)).collect();
+    // An answer without log-probabilities says nothing of theirs.
+    let told = evidence.rows.iter().filter(|r| !r.items.is_empty()).map(|r| r.exchange);
+    let good: BTreeSet<usize> = told.filter(|e| !bad.contains(e)).collect();
     let (w, r): (Vec<usize>, Vec<usize>) =
         (bad.iter().filter_map(length).collect(), good.iter().filter_map(length).collect());
     if let Some(text) = threshold(&w, &r) {
@@ -63,7 +64,11 @@ pub(super) fn constant(exchanges: &[Exchange], rows: &[Row], vocabulary: usize) 
         "all {} log-probabilities are {first:.3}, of {} different tokens{}",
         all.len(),
         tokens.len(),
-        if (first - uniform).abs() < EQUAL { format!(" = -ln({vocabulary}), the vocabulary") } else { String::new() }
+        if (first - uniform).abs() < EQUAL {
+            format!(" = -ln({vocabulary}), the vocabulary")
+        } else {
+            String::new()
+        }
     );
     Some(Item::new("server.logits_constant", place(&exchanges[rows.first()?.exchange]), what))
 }
@@ -122,7 +127,8 @@ pub(super) fn not_a_distribution(
         } else {
             return None;
         };
-        let behind = format!("{} (behind {} tokens)", place(&exchanges[row.exchange]), row.prefix.len());
+        let behind =
+            format!("{} (behind {} tokens)", place(&exchanges[row.exchange]), row.prefix.len());
         Some(Item::new("server.not_a_distribution", behind, what))
     })
 }

@@ -36,9 +36,11 @@ fn parts(weight: &Tensor) -> Vec<(&'static str, Tensor)> {
     let values = weight.to_f64();
     let at = |row: usize, col: usize| values[col * k + row] as f32;
     let groups = k / GROUP;
-    let largest =
-        |g: usize, c: usize| (g * GROUP..(g + 1) * GROUP).fold(0.0f32, |m, r| m.max(at(r, c).abs()));
-    let scales: Vec<f64> = (0..groups * n).map(|i| f64::from(largest(i / n, i % n) / 7.0)).collect();
+    let largest = |g: usize, c: usize| {
+        (g * GROUP..(g + 1) * GROUP).fold(0.0f32, |m, r| m.max(at(r, c).abs()))
+    };
+    let scales: Vec<f64> =
+        (0..groups * n).map(|i| f64::from(largest(i / n, i % n) / 7.0)).collect();
     let scales = Tensor::from_f64(Dtype::F16, &[groups, n], &scales);
     let scale = scales.to_f64();
     let code = |row: usize, col: usize| -> u32 {

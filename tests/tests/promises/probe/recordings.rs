@@ -28,7 +28,7 @@ fn explained(report: &Report, code: &str, said: &str) {
 
 #[track_caller]
 fn right(dir: &Path, recording: &str) {
-    let report = judged(dir, &recorded(recording));
+    let report = judged(dir, &recorded(recording), None);
     assert_eq!((report.state, codes(&report)), (State::Right, vec![]), "{report:#?}");
     let overall = report.overall.expect("numbers");
     assert!(overall.compared > 100 && overall.ratio > 0.0, "{overall:?}");
@@ -40,23 +40,28 @@ fn sound_vllm_is_right() {
     right(&trained(), "clean");
     let file = golden::path("vllm/clean.json");
     let model = trained();
-    let run = cli::assay(["probe", "--replay", &file.to_string_lossy(), "--model", &model.to_string_lossy()]);
+    let run = cli::assay([
+        "probe",
+        "--replay",
+        &file.to_string_lossy(),
+        "--model",
+        &model.to_string_lossy(),
+    ]);
     assert_eq!(run.code, 0, "{run:#?}");
     for said in ["right", "version 0.32.0", "prompt_logprobs", "not tested", "same token ids"] {
         assert!(run.stdout.contains(said), "{said}: {}", run.stdout);
     }
-    right(&golden::path("checkpoints/tiny-qwen2"), "qwen2");
 }
 
 #[test]
 fn another_theta_is_named() {
-    explained(&judged(&trained(), &recorded("rope_theta")), "A300", "10000");
+    explained(&judged(&trained(), &recorded("rope_theta"), None), "A300", "10000");
 }
 
 /// Half more on q_norm is half more on every score of that layer.
 #[test]
 fn an_altered_q_norm_is_named_with_its_factor() {
-    let report = judged(&trained(), &recorded("q_norm"));
+    let report = judged(&trained(), &recorded("q_norm"), None);
     explained(&report, "A4D0", "layers.0.self_attn.");
     let factor = |text: &str| -> Option<f64> {
         let (_, rest) = text.split_once("q_norm.weight` is ")?;
@@ -67,24 +72,22 @@ fn an_altered_q_norm_is_named_with_its_factor() {
 }
 
 #[test]
-fn a_lost_k_bias_is_named() {
-    let report = judged(&golden::path("checkpoints/tiny-qwen2"), &recorded("qwen2_k_bias"));
-    explained(&report, "A309", "layer 0");
-}
-
-#[test]
 fn an_edited_template_is_found_where_it_differs() {
-    let report = judged(&trained(), &recorded("template"));
+    let report = judged(&trained(), &recorded("template"), None);
     assert!(codes(&report).contains(&"A472"), "{report:#?}");
     // What the server makes of its own prompt is right.
     assert_eq!(report.state, State::Right, "{report:#?}");
 }
 
-/// The checkpoint is v1; a server that was told v2 is one off in every zero point.
+/// vLLM's CPU backend takes symmetric weights to have zero points of 8 and reads no label (golden/vllm/README.md): it is right for
+/// v1 files, whatever they are called. Held against files that call themselves v2, it reads the other format's.
 #[test]
 fn gptq_zero_points_of_the_other_format_are_named() {
     let copy = Copy::of("checkpoints/trained-qwen3");
     gptq::quantise(&copy, "gptq");
     right(copy.path(), "gptq");
-    explained(&judged(copy.path(), &recorded("gptq_as_v2")), "A30E", "zero point");
+    copy.json("config.json", |config| {
+        config["quantization_config"]["checkpoint_format"] = "gptq_v2".into();
+    });
+    explained(&judged(copy.path(), &recorded("gptq_as_v2"), None), "A30E", "zero point");
 }
