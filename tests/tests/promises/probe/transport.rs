@@ -138,7 +138,14 @@ fn completion(
 
 /// What a server answers to all, given what it makes of a completion.
 fn server(of: impl Fn(&Checkpoint, &Value) -> (u16, String) + Send + Sync + 'static) -> String {
-    let checkpoint = Checkpoint::open(&model()).expect("a checkpoint");
+    serving(&model(), of)
+}
+
+fn serving(
+    dir: &Path,
+    of: impl Fn(&Checkpoint, &Value) -> (u16, String) + Send + Sync + 'static,
+) -> String {
+    let checkpoint = Checkpoint::open(dir).expect("a checkpoint");
     serve(Arc::new(move |path, body| match path {
         "/v1/models" => (200, json!({ "data": [{ "id": "tiny" }] }).to_string()),
         "/v1/completions" => of(&checkpoint, body),
