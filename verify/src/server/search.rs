@@ -15,6 +15,8 @@ use super::spread::{Fit, Roundings, Sample, distance};
 
 /// Hypotheses of which samples are made.
 pub(super) const BEAM: usize = 6;
+/// Samples are made of hypotheses of which one run is within this many times what legitimate forwards differ by at most.
+const FAR: f64 = 4.0;
 /// Most hypotheses of faults in single layers.
 const MOST_LOCAL: usize = 512;
 
@@ -59,6 +61,8 @@ pub(super) struct Search<'a> {
     pub(super) short: Elements,
     /// How far the right forward is from those.
     pub(super) right: f64,
+    /// How far legitimate forwards of the right model are apart at most, over all elements.
+    allowed: f64,
     pub(super) outcome: Outcome,
     pub(super) progress: &'a mut dyn FnMut(&str),
 }
@@ -88,6 +92,7 @@ pub(super) fn search(
     let own = short.run(checkpoint, &wiring, preset, None)?;
     let mut search = Search {
         right: distance(&short.observed(), &own),
+        allowed: right.fit(&elements.list, &observed, &elements.within(longest)).allowed,
         checkpoint,
         roundings,
         elements,
@@ -166,6 +171,14 @@ impl Search<'_> {
         let all: Vec<usize> = (0..observed.len()).collect();
         for hypothesis in hypotheses {
             (self.progress)(&format!("sample of {}", hypothesis.label));
+            // A single run costs a twelfth: what is this far off is no member of its own sample either.
+            let preset = self.roundings.first();
+            let run =
+                self.elements.run(self.checkpoint, &(hypothesis.wire)(preset), preset, None)?;
+            let off = distance(&observed, &run);
+            if !off.is_finite() || off > FAR * self.allowed {
+                continue;
+            }
             let sample = Sample::new(
                 self.elements,
                 self.checkpoint,

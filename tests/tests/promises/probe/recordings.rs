@@ -60,6 +60,7 @@ fn another_theta_is_named() {
 
 /// Half more on q_norm is half more on every score of that layer.
 #[test]
+#[ignore = "solves for a factor in every tensor, half a minute; cargo test -p assay-tests --test promises probe -- --ignored"]
 fn an_altered_q_norm_is_named_with_its_factor() {
     let report = judged(&trained(), &recorded("q_norm"), None);
     explained(&report, "A4D0", "layers.0.self_attn.");

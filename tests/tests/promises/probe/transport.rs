@@ -163,7 +163,7 @@ fn probed(url: &str) -> (Report, Vec<Exchange>) {
 }
 
 fn probed_as(dir: &Path, url: &str) -> (Report, Vec<Exchange>) {
-    let client = Client::new(url, None, Duration::from_secs(20)).expect("a client");
+    let client = Client::new(url, None, Duration::from_secs(300)).expect("a client");
     let ids: Vec<u32> = (0..20).map(|i| (i * 97 + 5) % 320).collect();
     let questions = Questions {
         texts: vec![None; ids.len() + 1],
@@ -173,7 +173,7 @@ fn probed_as(dir: &Path, url: &str) -> (Report, Vec<Exchange>) {
         batch: 3,
         messages: None,
         served_model: None,
-        until: until(120),
+        until: until(1200),
         ids,
     };
     let exchanges = ask(&client, &questions, &mut |_, _, _| {}).expect("answers");
@@ -290,6 +290,7 @@ fn a_sound_server_is_right_and_what_differs_by_length_batch_path_or_chance_is_to
 
 /// Served from a copy with one bias lost, and with one tensor altered; asked about the checkpoint as it should be.
 #[test]
+#[ignore = "two searches, half a minute; cargo test -p assay-tests --test promises probe -- --ignored"]
 fn an_altered_tensor_is_named() {
     let right = golden::path("checkpoints/tiny-qwen2");
     let altered = |tensor: &str, factor: f64| {
