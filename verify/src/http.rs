@@ -157,11 +157,20 @@ impl Client {
 
     /// A body without the key, which some servers repeat when they refuse it.
     fn without_key(&self, body: Vec<u8>) -> Vec<u8> {
-        let Some(key) = &self.key else { return body };
-        if !body.windows(key.len()).any(|w| w == key.as_bytes()) {
-            return body;
+        match self.redacted(&body) {
+            std::borrow::Cow::Borrowed(_) => body,
+            std::borrow::Cow::Owned(shown) => shown,
         }
-        String::from_utf8_lossy(&body).replace(key.as_str(), "***").into_bytes()
+    }
+
+    /// An answer without the key, which some servers repeat when they refuse it.
+    pub fn redacted<'b>(&self, body: &'b [u8]) -> std::borrow::Cow<'b, [u8]> {
+        let Some(key) = &self.key else { return body.into() };
+        let found = body.windows(key.len()).any(|w| w == key.as_bytes());
+        if !found {
+            return body.into();
+        }
+        String::from_utf8_lossy(body).replace(key.as_str(), "***").into_bytes().into()
     }
 
     fn error(&self, path: &str, e: &ureq::Error) -> anyhow::Error {

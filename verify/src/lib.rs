@@ -9,6 +9,7 @@
 //! - [`ledger`]: which build of which kernel passed what, where, and the gate that reads it;
 //! - [`doctor`]: what on a machine would mislead a service;
 //! - [`audit`]: a checkpoint's files, config and text boundary, without running it;
+//! - [`server`]: a running server probed from outside;
 //! - [`template`]: a prompt compared with a captured one or a server's, over [`http`];
 //! - [`finding`]: stable codes; [`variants`]: the catalogue; [`report`]: text, JSON, HTML; [`cli`]: the command line.
 
@@ -28,6 +29,7 @@ pub mod power;
 pub mod relations;
 pub mod replay;
 pub mod report;
+pub mod server;
 pub mod subject;
 pub mod suite;
 pub mod template;

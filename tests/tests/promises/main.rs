@@ -21,6 +21,7 @@ mod mutants_blind;
 mod own_traces;
 mod parallel_cli;
 mod presets_golden;
+mod probe;
 mod run_cli;
 mod vendor;
 mod vllm_golden;

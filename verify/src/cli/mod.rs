@@ -10,6 +10,7 @@ mod gate;
 mod kernels;
 mod list;
 mod power;
+mod probe;
 mod progress;
 mod replay;
 mod resources;
@@ -52,6 +53,7 @@ Examples:
   assay check --mutants                   the same kernels broken on purpose: every one must be caught
   assay exec -- python -m assay_taps.exec --op rms_norm --with torch
                                           an op of torch on your device, through the same suite
+  assay probe http://HOST:8000 --model M  a running server against the reference, from outside
   assay diff MODEL TRACE                  a recorded forward against the reference, op by op
   assay run MODEL --prompt 'The sky is'   the reference forward, greedy
   assay run MODEL --chat '1+1?'           the same, through the model's chat template"
@@ -78,6 +80,8 @@ enum Command {
     Diff(diff::DiffArgs),
     /// Print what the chat template makes of a conversation, and compare with a captured prompt or a server
     Template(template::TemplateArgs),
+    /// Probe a running server from outside: its log-probabilities against the reference forward
+    Probe(Box<probe::ProbeArgs>),
     /// Measure what the suite catches and how often it raises a false alarm, beside other criteria
     Power(power::PowerArgs),
     /// Ask a ledger whether the kernels that a service needs passed, as they are now
@@ -248,6 +252,7 @@ fn dispatch(cli: Cli) -> anyhow::Result<u8> {
         Command::Run(args) => run::run(&args),
         Command::Diff(args) => diff::run(&args),
         Command::Template(args) => template::run(&args),
+        Command::Probe(args) => probe::run(&args),
         Command::Power(args) => power::run(&args),
         Command::Gate(args) => gate::run(&args),
         Command::Doctor(args) => doctor::run(&args),

@@ -23,6 +23,7 @@ use assay_reference::trace::Trace;
 
 use self::run::{Runner, Span, spans};
 use self::spread::{Fit, Spread, Values};
+pub(crate) use self::spread::{MEMBERS, limit};
 use crate::finding::Finding;
 use crate::judge::{Judgement, Verdict};
 

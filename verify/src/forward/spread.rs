@@ -15,7 +15,7 @@ use assay_reference::arith::math;
 pub(super) type Values = BTreeMap<String, Vec<f64>>;
 
 /// Members of a sample.
-pub(super) const MEMBERS: usize = 12;
+pub(crate) const MEMBERS: usize = 12;
 
 /// Student's t with `MEMBERS` - 1 degrees of freedom, exceeded with probability 1e-6.
 const QUANTILE: f64 = 9.043;
@@ -94,12 +94,7 @@ impl Spread {
             })
             .collect();
         let theirs = statistic(observed, members.iter().copied(), reference, tokens);
-        let limit = |of: fn(&Statistic) -> f64| {
-            let n = own.len() as f64;
-            let mean = own.iter().map(of).sum::<f64>() / n;
-            let variance = own.iter().map(|s| (of(s) - mean).powi(2)).sum::<f64>() / (n - 1.0);
-            mean + QUANTILE * (variance * (1.0 + 1.0 / n)).sqrt()
-        };
+        let limit = |of: fn(&Statistic) -> f64| limit(&own.iter().map(of).collect::<Vec<_>>());
         let whole = theirs.whole - limit(|s| s.whole);
         let row = theirs.worst_row - limit(|s| s.worst_row);
         let over = if whole >= row { whole } else { row };
@@ -110,6 +105,14 @@ impl Spread {
             distance: math::exp(theirs.whole),
         }
     }
+}
+
+/// The upper end of the prediction interval of a further value beside these [`MEMBERS`].
+pub(crate) fn limit(values: &[f64]) -> f64 {
+    let n = values.len() as f64;
+    let mean = values.iter().sum::<f64>() / n;
+    let variance = values.iter().map(|v| (v - mean).powi(2)).sum::<f64>() / (n - 1.0);
+    mean + QUANTILE * (variance * (1.0 + 1.0 / n)).sqrt()
 }
 
 /// Squared distances of `a` and `b` by row.

@@ -5,6 +5,7 @@ mod gate;
 pub mod html;
 mod json;
 pub mod junit;
+mod probe;
 pub mod svg;
 mod table;
 pub mod text;

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 pub use super::audit::{audit, finding as audit_finding};
 pub use super::gate::{comparisons, decisions};
+pub use super::probe::probe;
 
 use super::Table;
 use crate::diff::{DiffReport, NodeReport};

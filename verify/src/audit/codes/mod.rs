@@ -3,6 +3,7 @@
 mod config;
 mod files;
 mod quant;
+mod server;
 mod text;
 
 /// A kind of finding.
@@ -20,9 +21,14 @@ pub struct Code {
     pub advice: &'static str,
 }
 
-/// Every kind of finding, the most decisive first: files, tensors, config, quantisation, text.
+/// Every kind of finding, the most decisive first: files, tensors, config, quantisation, text; then those of a server.
 pub fn all() -> impl Iterator<Item = &'static Code> {
-    files::CODES.iter().chain(config::CODES).chain(quant::CODES).chain(text::CODES)
+    files::CODES
+        .iter()
+        .chain(config::CODES)
+        .chain(quant::CODES)
+        .chain(text::CODES)
+        .chain(server::CODES)
 }
 
 /// The kind called `name`, and its place in [`all`].

@@ -1,0 +1,118 @@
+//! What `assay probe` finds of a running server.
+
+use super::Code;
+
+pub(super) const CODES: &[Code] = &[
+    Code {
+        code: "A4C0",
+        name: "server.logits_not_finite",
+        why: "A logarithm of a probability that JSON cannot hold, or that was clamped, comes from logits that are NaN or infinite",
+        served: "`!!!!`: token 0 for ever, HTTP 200, right token counts",
+        advice: "Look at the shortest and longest prompt that show it; then at overflow in 16 bit and at dequantisation: record a tap of one such prompt and run `assay diff MODEL TRACE`",
+    },
+    Code {
+        code: "A4C1",
+        name: "server.logits_constant",
+        why: "Every token is as likely as every other: the head's input is zero, or its output was never written",
+        served: "`!!!!`, or random tokens when sampling",
+        advice: "Look for a kernel that the device lacks (all-zero output), for a head that was not loaded; `assay check` on the device, then a tap",
+    },
+    Code {
+        code: "A4C2",
+        name: "server.collapsed",
+        why: "One token is the likeliest whatever stands before it, and the reference says otherwise",
+        served: "One token for ever, at every temperature",
+        advice: "Record a tap of one short prompt and run `assay diff MODEL TRACE`: the first wrong op is in the layers, not in the sampler",
+    },
+    Code {
+        code: "A4C3",
+        name: "server.wrong",
+        why: "The log-probabilities are finite and further from the reference than legitimate forwards are from one another",
+        served: "From subtly worse to nonsense",
+        advice: "If a fault is named beside this, look there. If none is: record a tap (docs/taps.md) of a prompt that is wrong, and run `assay diff MODEL TRACE`, which names the op",
+    },
+    Code {
+        code: "A4C4",
+        name: "server.length_dependent",
+        why: "The same token behind the same tokens gets the right log-probability at some prompt lengths and a wrong one at others: kernels are chosen by size, and one of them is wrong",
+        served: "Short questions fail and long ones work, or the reverse",
+        advice: "Find what the engine switches at this number of rows (GEMM by M, GPTQ's 8, 24 and 50 rows); check that kernel at sizes on both sides: `assay check --kernel NAME`",
+    },
+    Code {
+        code: "A4C5",
+        name: "server.not_deterministic",
+        why: "The same request, alone, gets log-probabilities that no two legitimate computations differ by",
+        served: "Right and wrong answers to one question",
+        advice: "Look for races, unwritten output cells, memory used again too early (graphs); start with --enforce-eager and compare",
+    },
+    Code {
+        code: "A4C6",
+        name: "server.batch_dependent",
+        why: "A request that is right alone is wrong beside others",
+        served: "Right in a test by hand, wrong under load",
+        advice: "Look at batched attention (block tables, cumulative lengths) and at GEMM sizes of decode; lower --max-num-seqs to find the size",
+    },
+    Code {
+        code: "A4C7",
+        name: "server.cache_dependent",
+        why: "A prompt whose beginning the server has in its cache is answered wrongly, and rightly without",
+        served: "The first question is right, and what follows in the conversation is wrong",
+        advice: "Start with prefix caching off and compare; look at positions and at the mask's corner of chunked prefill (forward.mask_upper_left, forward.position_double_counted)",
+    },
+    Code {
+        code: "A4C8",
+        name: "server.path_dependent",
+        why: "Prompt and generated tokens go through different kernels, and one of the two is wrong",
+        served: "A good beginning that falls apart, or a model that misreads the prompt and writes well",
+        advice: "Check the attention of the path that is named: `assay check --kernel attention_decode_paged_d128`, `... attention_prefill_d128`; then positions",
+    },
+    Code {
+        code: "A4C9",
+        name: "server.not_greedy",
+        why: "At temperature 0 a token was returned that is not the likeliest",
+        served: "Worse than the model; temperature 0 that is not repeatable",
+        advice: "Look at the sampler, at penalties that generation_config.json turns on (start with --generation-config vllm), at speculative decoding",
+    },
+    Code {
+        code: "A4CA",
+        name: "server.not_a_distribution",
+        why: "Probabilities of different tokens sum to more than 1, or one of them is above 1, or a token is beyond the vocabulary",
+        served: "Any",
+        advice: "Look at the sampler's log-softmax, at a vocabulary that is split over ranks or padded",
+    },
+    Code {
+        code: "A4CB",
+        name: "server.request_fails",
+        why: "A valid request fails that is no different from others but for its length",
+        served: "HTTP 500 for some prompts",
+        advice: "Read the server's log for that request; limits and crashes are its own matter",
+    },
+    Code {
+        code: "A4CC",
+        name: "server.prompt_changed",
+        why: "The server says that it ran other token ids than those it was given",
+        served: "Fluent, and worse",
+        advice: "Look for a begin token that is added to every prompt, and for truncation (truncate_prompt_tokens)",
+    },
+    Code {
+        code: "A4D0",
+        name: "server.tensor_scaled",
+        why: "The answers are those of a model with one tensor scaled: an altered or badly converted checkpoint, a scale that was lost or applied twice",
+        served: "From subtly worse to nonsense",
+        advice: "Compare the sha256 of the server's files with the publisher's (assay audit --hash on the server's folder); then a tap to see that layer",
+    },
+    Code {
+        code: "A4D1",
+        name: "server.logits_scaled",
+        why: "The log-probabilities are those of the right logits times a factor: a temperature or another processing that was applied before they were reported, or a scale of the head",
+        served: "Sampling too wild or too tame; greedy answers are right",
+        advice: "Ask for raw log-probabilities (vLLM: --logprobs-mode raw_logprobs) and probe again; else look at the head",
+    },
+    Code {
+        code: "A4D2",
+        name: "server.unlikely_tokens",
+        why: "At temperature 0 tokens were returned that the reference holds for less likely than others, by more than rounding explains",
+        served: "Worse than the model, or nonsense",
+        advice: "The server gives no log-probabilities: turn them on, or record a tap",
+    },
+];
