@@ -4,40 +4,19 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::OnceLock;
 
-/// The binary beside this test, built once when it is not there or older than the library.
+/// The binary beside this test: `cargo test` makes this package's own before it runs the tests, from
+/// the same library (`tests/src/main.rs`).
 ///
 /// # Panics
-/// When it cannot be built.
+/// When it is not there.
 pub fn binary() -> &'static Path {
     static BINARY: OnceLock<PathBuf> = OnceLock::new();
     BINARY.get_or_init(|| {
         let test = std::env::current_exe().expect("a test has a path");
         // target/<profile>/deps/<test>
         let profile = test.ancestors().nth(2).expect("target/<profile>");
-        let target = profile.parent().expect("target");
-        let release = profile.ends_with("release");
-        let binary = profile.join(format!("assay{}", std::env::consts::EXE_SUFFIX));
-        // Newer than this test: made from the same sources. Else ask cargo, which builds it only when
-        // it is out of date (`cargo test` makes the binaries of no other package).
-        let modified = |path: &Path| path.metadata().and_then(|m| m.modified()).ok();
-        if modified(&binary).is_some_and(|m| Some(m) > modified(&test)) {
-            return binary;
-        }
-        let mut build = Command::new(env!("CARGO"));
-        build.args([
-            "build",
-            "--quiet",
-            "--offline",
-            "--package",
-            "assay-verify",
-            "--bin",
-            "assay",
-        ]);
-        build.arg("--target-dir").arg(target).current_dir(env!("CARGO_MANIFEST_DIR"));
-        if release {
-            build.arg("--release");
-        }
-        assert!(build.status().expect("cargo runs").success(), "the assay binary builds");
+        let binary = profile.join(format!("assay-tested{}", std::env::consts::EXE_SUFFIX));
+        assert!(binary.exists(), "{}: cargo makes it with the tests", binary.display());
         binary
     })
 }

@@ -31,7 +31,7 @@ fn right_results_pass_in_every_dtype() {
     assert_eq!(names, all.collect::<Vec<_>>());
     for kernel in kernels {
         assert_eq!(kernel["verdict"]["conventions"][0], "defaults", "{kernel}");
-        assert!(kernel["cases"].as_u64() > Some(1), "{kernel}");
+        assert!(kernel["cases"].as_u64() > Some(0), "{kernel}");
     }
 }
 

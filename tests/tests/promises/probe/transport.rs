@@ -246,6 +246,7 @@ fn noise(row: &mut [f64], by: f64) {
 }
 
 #[test]
+#[ignore = "most of a minute; cargo test -p assay-tests --test promises probe -- --ignored"]
 fn a_sound_server_is_right_and_what_differs_by_length_batch_path_or_chance_is_told_apart() {
     let url = server(|c, body| ok(&completion(c, body, &|_, _, _| {})));
     let (report, exchanges) = probed(&url);
