@@ -109,6 +109,8 @@ struct Choice {
     by_expert: Vec<(bool, bool)>,
     /// How far apart the scores that tie may be, relative to themselves; 0 without a tie.
     doubt: f64,
+    /// The same in absolute terms: subnormal f32 scores are rounded to few bits, or flushed.
+    floor: f64,
 }
 
 fn chosen<R: Real>(row: &[R], scores: &[R], params: &Params) -> Choice {
@@ -123,7 +125,7 @@ fn chosen<R: Real>(row: &[R], scores: &[R], params: &Params) -> Choice {
     let mut out = vec![(false, false); row.len()];
     order[..params.top_k].iter().for_each(|&i| out[i].0 = true);
     if params.top_k == n || params.choose == Choose::First {
-        return Choice { by_expert: out, doubt: 0.0 };
+        return Choice { by_expert: out, doubt: 0.0, floor: 0.0 };
     }
     // Probabilities that an f32 softmax may not tell apart, or may exchange: each is off by some
     // units, and by as many more as the exponent x - max has, which is rounded before e^x is taken.
@@ -131,22 +133,25 @@ fn chosen<R: Real>(row: &[R], scores: &[R], params: &Params) -> Choice {
     let exponent = (maximum(row).value() - row[last].value()).abs();
     let doubt = (16.0 + 4.0 * exponent) * pow2(-R::BITS);
     let (border, next) = (scores[last].value(), scores[order[params.top_k]].value());
-    let near = |p: f64| (p - border).abs() <= doubt * border.abs();
+    // e^x may be flushed below 2^-126, and so may its quotient by a sum that is at least 1.
+    let floor = if R::BITS == 24 { pow2(-125) } else { 0.0 };
+    let near = |p: f64| (p - border).abs() <= doubt * border.abs() + floor;
     if !near(next) {
-        return Choice { by_expert: out, doubt: 0.0 };
+        return Choice { by_expert: out, doubt: 0.0, floor: 0.0 };
     }
     (0..n).filter(|&i| near(scores[i].value())).for_each(|i| out[i].1 = true);
-    Choice { by_expert: out, doubt }
+    Choice { by_expert: out, doubt, floor }
 }
 
 /// The weight of one expert, widened by what a tie leaves open: an expert at the border may have its
 /// weight or 0, and the sum by which all are divided may hold one expert instead of another.
-fn widened<R: Real>(x: R, (taken, tied): (bool, bool), doubt: f64) -> R {
+fn widened<R: Real>(x: R, (taken, tied): (bool, bool), doubt: f64, floor: f64) -> R {
+    let either = x.value() * (1.0 + 2.0 * doubt) + floor;
     match (taken, tied) {
         (true, false) if doubt > 0.0 => x.mul(R::approx(1.0, doubt)),
         (true, false) => x,
-        (true, true) => x.add(R::approx(0.0, x.value() * (1.0 + 2.0 * doubt))),
-        (false, true) => x.mul(R::approx(0.0, 1.0 + 2.0 * doubt)),
+        (true, true) => x.add(R::approx(0.0, either)),
+        (false, true) => R::approx(0.0, either),
         (false, false) => R::lift(0.0),
     }
 }
@@ -181,7 +186,7 @@ impl Op for MoeRoute {
                 return vec![R::lift(f64::NAN); row.len()];
             }
             let mut p = scores(&row, params, policy);
-            let Choice { by_expert, doubt } = chosen(&row, &p, params);
+            let Choice { by_expert, doubt, mut floor } = chosen(&row, &p, params);
             if params.normalise {
                 let taken: Vec<R> =
                     p.iter().zip(&by_expert).filter(|(_, c)| c.0).map(|(p, _)| *p).collect();
@@ -190,8 +195,11 @@ impl Op for MoeRoute {
                     sum = sum.round(Rounding::nearest(dtype), policy.lambda);
                 }
                 p.iter_mut().for_each(|x| *x = x.div(sum));
+                floor /= sum.value();
             }
-            p.iter_mut().zip(by_expert).for_each(|(x, choice)| *x = widened(*x, choice, doubt));
+            p.iter_mut().zip(by_expert).for_each(|(x, choice)| {
+                *x = widened(*x, choice, doubt, floor);
+            });
             policy.apply("output", &mut p);
             p
         })
