@@ -11,6 +11,8 @@ use super::Residual;
 const LANES: usize = 64;
 /// Elements of a vector load: 16 bytes or fewer of bf16.
 const VECTORS: [usize; 4] = [1, 2, 4, 8];
+/// Elements after which every vector's lanes begin again: shares of these are added up.
+const PERIOD: usize = LANES * 8;
 /// How far a solved factor may be from a whole number.
 const WHOLE: f64 = 0.2;
 /// How far a row's mean of squares may be from what whole factors give, relative to the whole mean.
@@ -41,7 +43,9 @@ pub(super) fn dead(eps: f64, residual: &Residual<'_>) -> Option<String> {
         let mean: f64 = squares.iter().sum();
         let scaled = ((mean + eps) / (gain * gain) - eps) / mean;
         if scaled.is_finite() {
-            used.push((squares.iter().map(|s| s / mean).collect(), scaled));
+            let mut shares = vec![0.0; PERIOD.min(d)];
+            squares.iter().enumerate().for_each(|(i, s)| shares[i % PERIOD] += s / mean);
+            used.push((shares, scaled));
         }
     }
     let one = |&vector: &usize| Some((vector, factors(&used, vector)?));
@@ -57,7 +61,7 @@ pub(super) fn dead(eps: f64, residual: &Residual<'_>) -> Option<String> {
 }
 
 /// The whole number of times that each lane enters the mean, if elements go to lanes by this vector.
-/// `rows` holds the elements' shares in a row's mean of squares, and the part of the mean that was used.
+/// `rows` holds the shares, by element modulo [`PERIOD`], in a row's mean of squares, and the part of the mean that was used.
 fn factors(rows: &[(Vec<f64>, f64)], vector: usize) -> Option<[f64; LANES]> {
     let shares = |row: &[f64]| {
         let mut share = [0.0; LANES];

@@ -12,6 +12,9 @@ use crate::ops::{Inputs, Residual};
 /// The largest sum that f16 rounds to a number.
 const LARGEST: f64 = 65_520.0;
 
+/// Weights of a layer whose codes are held for this: half a GiB.
+const MOST: usize = 1 << 26;
+
 /// Where the observed output is not finite and the expected one is: when that is exactly where such sums
 /// leave f16, the first block, its largest activation and the one that f16 would just carry.
 pub(super) fn evidence<D: Dequant>(
@@ -23,18 +26,20 @@ pub(super) fn evidence<D: Dequant>(
     let lost = |i: usize| residual.expected[i].is_finite() && !residual.observed[i].is_finite();
     let bad: Vec<usize> = (0..residual.observed.len()).filter(|&i| lost(i)).collect();
     let indexed = ["g_idx", "weight_g_idx"].iter().any(|name| residual.tensors.contains_key(*name));
-    if bad.is_empty() || indexed || k == 0 {
+    if bad.is_empty() || indexed || k == 0 || n * k > MOST {
         return None;
     }
     let inputs = Inputs::<f64>::stored(residual.tensors);
     let codes = codes::<D, f64>(params, &inputs, n, k);
-    let mut row = vec![0.0; k];
+    let (mut row, mut widened) = (vec![0.0; k], None);
     let mut first = None;
     for i in 0..residual.observed.len() {
         if !residual.expected[i].is_finite() {
             continue;
         }
-        x.widen(i / n * k, &mut row, |v| v);
+        if widened.replace(i / n) != Some(i / n) {
+            x.widen(i / n * k, &mut row, |v| v);
+        }
         let block = overflowing(&row, &codes[i % n]);
         if block.is_some() != lost(i) {
             return None;
