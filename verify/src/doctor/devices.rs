@@ -143,7 +143,7 @@ pub(super) fn smi_free(json: &str) -> Option<Vec<u64>> {
                     k.contains("total") && k.contains("memory") && k.contains("used") == used;
                 let unit = if k.contains("mib") { 1 << 20 } else { 1 };
                 let number = v.as_u64().or_else(|| v.as_str()?.trim().parse().ok())?;
-                wanted.then_some(number * unit)
+                wanted.then_some(number.checked_mul(unit)?)
             })
         };
         Some(of(false)?.saturating_sub(of(true)?))

@@ -53,7 +53,10 @@ pub(super) fn checks(machine: &Machine, archs: &BTreeSet<String>) -> Vec<Check> 
         };
         let name = path.display();
         if has.is_empty() {
-            // The host half of a library whose kernels lie elsewhere.
+            let found = format!(
+                "{name}: no code object in it that can be read: it has none, or they are compressed"
+            );
+            checks.push(Check::absent(NAME, found));
             continue;
         }
         let missing: BTreeSet<String> = archs.difference(&has).cloned().collect();

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use super::{Check, Machine};
+use super::{Check, Machine, Tool};
 
 /// Prints `kind|text` lines for numpy, torch and the floating-point environment after importing what
 /// a service imports.
@@ -50,11 +50,16 @@ def k(x, n: tl.constexpr):
     i = tl.arange(0, n)
     tl.store(x + i, tl.load(x + i) + 1.0)
 '''
-f = tempfile.NamedTemporaryFile('w', suffix='.py', delete=False); f.write(text); f.close()
-spec = importlib.util.spec_from_file_location('k', f.name)
+folder = tempfile.TemporaryDirectory()
+path = folder.name + '/k.py'
+with open(path, 'w') as f: f.write(text)
+spec = importlib.util.spec_from_file_location('k', path)
 m = importlib.util.module_from_spec(spec); spec.loader.exec_module(m)
-from triton.backends.compiler import GPUTarget
-from triton.compiler import ASTSource
+try:
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource
+except ImportError as e:
+    print('unknown|' + repr(e)); sys.exit(0)
 for arch in sys.argv[1:]:
     try:
         try: source = ASTSource(fn=m.k, signature={'x': '*fp32', 'n': 'constexpr'}, constexprs={'n': 64})
@@ -74,7 +79,14 @@ pub(super) fn checks(machine: &Machine, archs: &BTreeSet<String>) -> Vec<Check> 
     let said = machine.tool(&machine.python, &args);
     let Some(out) = said.output() else {
         let found = format!("{} {}", machine.python, said.failure());
-        return vec![Check::absent("python", found)];
+        return vec![match said {
+            Tool::Missing => Check::absent("python", found),
+            _ => Check::bad(
+                "python",
+                found,
+                "importing numpy, torch, scipy, vllm and sglang in one process ends so: import them one by one",
+            ),
+        }];
     };
     let get = |kind: &str| {
         out.lines().find_map(|l| l.strip_prefix(kind)?.strip_prefix('|')).map(str::to_owned)
@@ -106,12 +118,10 @@ fn packages(get: &dyn Fn(&str) -> Option<String>) -> Check {
 
 fn environment(get: &dyn Fn(&str) -> Option<String>, out: &str) -> Check {
     const NAME: &str = "python.subnormals";
-    let imported: Vec<&str> = out.lines().filter_map(|l| l.strip_prefix("imported|")).collect();
-    let after = if imported.is_empty() {
-        "numpy and torch".to_owned()
-    } else {
-        format!("numpy, torch, {}", imported.join(", "))
-    };
+    let mut imported = vec!["numpy"];
+    imported.extend(get("torch").map(|_| "torch"));
+    imported.extend(out.lines().filter_map(|l| l.strip_prefix("imported|")));
+    let after = imported.join(", ");
     match get("subnormals").as_deref() {
         Some("kept") => Check::ok(NAME, format!("kept after importing {after}")),
         Some(_) => Check::warning(
@@ -140,6 +150,9 @@ fn triton(machine: &Machine, archs: &BTreeSet<String>) -> Vec<Check> {
         let (kind, text) = line.split_once('|')?;
         Some(match kind {
             "none" => Check::absent(NAME, format!("this Python has no Triton: {text}")),
+            "unknown" => {
+                Check::absent(NAME, format!("this Triton cannot compile without a device: {text}"))
+            }
             "ok" => Check::ok(NAME, format!("Triton compiles for {text}")),
             "bad" => Check::bad(
                 NAME,

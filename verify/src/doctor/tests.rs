@@ -158,6 +158,26 @@ fn a_machine_without_anything_is_not_applicable() {
 }
 
 #[test]
+fn a_python_that_crashes_or_hangs_is_bad_and_what_was_not_imported_is_not_claimed() {
+    let b = Rig::new();
+    b.script("python", "kill -SEGV $$");
+    b.says(State::Bad, "python", "failed without a word");
+    let b = Rig::new();
+    b.python("numpy|1.26|no_torch|ModuleNotFoundError|subnormals|kept", "ok|gfx928", "68157440000");
+    let checks = b.checks();
+    let kept = checks.iter().find(|c| c.name == "python.subnormals").expect("a check");
+    assert_eq!(kept.found, "kept after importing numpy");
+}
+
+#[test]
+fn what_a_program_leaves_behind_is_not_waited_for() {
+    let b = Rig::new();
+    b.script("rocminfo", "echo '  Name: gfx928'; sleep 30 &");
+    let said = b.machine.tool("rocminfo", &[]);
+    assert_eq!(said.output(), Some("  Name: gfx928\n"));
+}
+
+#[test]
 fn a_program_that_hangs_is_ended() {
     let b = Rig::new();
     b.script("rocminfo", "exec sleep 60");

@@ -1,13 +1,20 @@
 //! Programs of the machine, run with a time limit.
 
 use std::io::Read;
+use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
+use std::sync::mpsc::{Receiver, channel};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process_group};
 
 use super::Machine;
 
 /// Most of an output that is kept.
-const MOST: u64 = 1 << 20;
+const MOST: usize = 1 << 20;
+/// How long the pipes of a program that ended may stay open.
+const SETTLE: Duration = Duration::from_millis(500);
 
 /// What a program answered.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -53,20 +60,9 @@ impl Tool {
 pub(super) fn run(machine: &Machine, program: &str, args: &[&str]) -> Tool {
     let mut command = Command::new(program);
     command.args(args).env_clear().envs(&machine.env);
-    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
     let Ok(mut child) = command.spawn() else { return Tool::Missing };
-    fn read(from: Option<impl Read + Send + 'static>) -> std::thread::JoinHandle<String> {
-        std::thread::spawn(move || {
-            let mut bytes = Vec::new();
-            if let Some(mut from) = from {
-                // What comes after the limit is read and dropped, so that the program is not blocked.
-                let _ = from.by_ref().take(MOST).read_to_end(&mut bytes);
-                let _ = std::io::copy(&mut from, &mut std::io::sink());
-            }
-            String::from_utf8_lossy(&bytes).into_owned()
-        })
-    }
-    let (out, err) = (read(child.stdout.take()), read(child.stderr.take()));
+    let (out, err) = (Output::of(child.stdout.take()), Output::of(child.stderr.take()));
     let start = Instant::now();
     let status = loop {
         match child.try_wait() {
@@ -75,13 +71,51 @@ pub(super) fn run(machine: &Machine, program: &str, args: &[&str]) -> Tool {
                 std::thread::sleep(Duration::from_millis(10));
             }
             _ => {
+                // The group too: hipcc and many tools are scripts, whose children do the work.
+                let group = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
+                let _ = group.map(|group| kill_process_group(group, Signal::KILL));
                 let _ = child.kill();
                 let _ = child.wait();
-                // Its own children may hold the pipes open: what they wrote is not waited for.
                 return Tool::TimedOut;
             }
         }
     };
-    let text = |t: std::thread::JoinHandle<String>| t.join().unwrap_or_default();
-    Tool::Ran { success: status.success(), out: text(out), err: text(err) }
+    // A daemon that it left behind may hold the pipes open: it is not waited for.
+    let until = Instant::now() + SETTLE;
+    Tool::Ran { success: status.success(), out: out.text(until), err: err.text(until) }
+}
+
+/// What comes out of a pipe, read by a thread of its own.
+struct Output {
+    bytes: Arc<Mutex<Vec<u8>>>,
+    ended: Receiver<()>,
+}
+
+impl Output {
+    fn of(from: Option<impl Read + Send + 'static>) -> Output {
+        let bytes = Arc::new(Mutex::new(Vec::new()));
+        let (end, ended) = channel();
+        let kept = bytes.clone();
+        std::thread::spawn(move || {
+            let mut from = from;
+            let mut block = [0u8; 4096];
+            while let Some(n) =
+                from.as_mut().and_then(|f| f.read(&mut block).ok()).filter(|n| *n > 0)
+            {
+                // What comes after the limit is read and dropped, so that the program is not blocked.
+                let mut kept = kept.lock().unwrap_or_else(PoisonError::into_inner);
+                let room = MOST.saturating_sub(kept.len()).min(n);
+                kept.extend_from_slice(&block[..room]);
+            }
+            let _ = end.send(());
+        });
+        Output { bytes, ended }
+    }
+
+    /// All that was written, or what was by then.
+    fn text(&self, until: Instant) -> String {
+        let _ = self.ended.recv_timeout(until.saturating_duration_since(Instant::now()));
+        let bytes = self.bytes.lock().unwrap_or_else(PoisonError::into_inner);
+        String::from_utf8_lossy(&bytes).into_owned()
+    }
 }
