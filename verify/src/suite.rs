@@ -2,12 +2,12 @@
 //! through the judge, with the device's freedoms (last bits of exp, flushed subnormals, thread
 //! order) exercised.
 
+mod memory;
 mod once;
+mod runs;
 
-use std::sync::Arc;
-
-use assay_hip::emu::{Compiler, Mode, Placement};
-use assay_hip::probe::layout::{self, LayoutMap};
+use assay_hip::emu::{Compiler, Mode};
+use assay_hip::probe::layout;
 use assay_hip::vendor::{self, Subject as VendorSubject};
 use assay_hip::{Backend, Kernel, LaunchOptions, LaunchStatus, Matrix};
 use assay_reference::ops::Scope;
@@ -15,7 +15,9 @@ use assay_reference::{Case, Dtype, Tensor};
 use rayon::prelude::*;
 use serde::Serialize;
 
-use crate::dispatch::extent;
+use self::memory::{memory_phase, misplaced};
+pub(crate) use self::runs::work;
+use self::runs::{Runs, merge, run_case};
 use crate::families::{self, Generated};
 use crate::finding::Finding;
 use crate::judge::{Judgement, Observation, Options, Unseen, Verdict, judge_all};
@@ -193,17 +195,6 @@ pub fn check_kernel(
     }
 }
 
-/// What a matrix path must not be checked without: whether the registers are where the path expects them.
-fn misplaced(map: Option<&LayoutMap>) -> Vec<Finding> {
-    let misplaced = map.map_or(Vec::new(), LayoutMap::misplaced);
-    let Some(first) = misplaced.first() else { return Vec::new() };
-    let text = match misplaced.len() {
-        1 => first.to_string(),
-        n => format!("{first}, and {} more registers", n - 1),
-    };
-    vec![Finding::new("matrix.layout", text)]
-}
-
 /// Whether the results of `source` pass although an access check found something in it: a race that no
 /// schedule showed, a read beyond a buffer whose value is not used.
 ///
@@ -370,192 +361,6 @@ impl Subject for Launched<'_> {
             other => Err(refused(format!("the launch ended as {other:?}"))),
         }
     }
-}
-
-/// Multiply-adds, or elements where there are none.
-pub(crate) fn work(case: &Case) -> usize {
-    let len = |name: &str| case.tensors.get(name).map_or(1, Tensor::len);
-    match case.op.as_str() {
-        "matmul" => {
-            let n = case.tensors.get("weight").map_or(1, |w| w.shape()[0]);
-            len("x") * n
-        }
-        "attention" => {
-            let s = case.tensors.get("k").map_or(1, |k| k.shape()[0]);
-            2 * len("q") * s
-        }
-        "attention_paged" => {
-            2 * len("q") * case.tensors.get("context_len").map_or(1, |t| t.get_i64(0)) as usize
-        }
-        op if op.ends_with("_gemm") => {
-            let columns = case.tensors.get("x").and_then(|x| x.shape().last()).map_or(1, |k| *k);
-            len("x") / columns.max(1) * len("qweight") * 8
-        }
-        op if op.ends_with("_dequant") => len("qweight") * 8,
-        _ => case.tensors.values().map(Tensor::len).sum(),
-    }
-}
-
-/// Runs small cases with every access checked, the buffers alternately against the guard page at
-/// their end and at their start.
-fn memory_phase(
-    kernel: &Kernel,
-    backend: &Backend,
-    cases: &[Generated],
-    (seed, profile): (u64, Profile),
-    step: &(dyn Fn() + Sync),
-) -> anyhow::Result<Vec<Finding>> {
-    let found: Vec<Option<Vec<Finding>>> = cases
-        .par_iter()
-        .enumerate()
-        .map(|(i, g)| {
-            let mut findings = None;
-            if work(&g.case) <= profile.checked_work() {
-                let placement = if i % 2 == 0 { Placement::End } else { Placement::Start };
-                let options =
-                    LaunchOptions { seed: seed ^ 1, placement, ..LaunchOptions::default() };
-                findings = Some(launch(kernel, backend, g, &options)?.1);
-            }
-            step();
-            Ok(findings)
-        })
-        .collect::<anyhow::Result<_>>()?;
-    let mut all = Vec::new();
-    found.iter().flatten().for_each(|f| merge(&mut all, f.clone()));
-    let ran: Vec<(&Case, &[Finding])> = (cases.iter().zip(&found))
-        .filter_map(|(g, found)| Some((&g.case, found.as_deref()?)))
-        .collect();
-    all.iter_mut().for_each(|f| f.text += &extent(&f.name, &ran));
-    all.sort_by_key(|f| CAUSES.iter().position(|c| *c == f.name).unwrap_or(CAUSES.len()));
-    Ok(all)
-}
-
-/// Memory findings from cause to consequence: a thread that leaves early also leaves shared memory
-/// unwritten and output cells empty.
-const CAUSES: &[&str] = &[
-    "memory.barrier_divergence",
-    "memory.inactive_lane",
-    "memory.lds_overrun",
-    "memory.out_of_bounds_write",
-    "memory.out_of_bounds_read",
-    "memory.wild_access",
-    "memory.input_modified",
-    "memory.canary_damaged",
-    "memory.overlapping_stores",
-    "memory.data_race",
-    "memory.uninitialised_lds",
-    "memory.uninitialised_buffer",
-    "memory.hang",
-    "memory.stack_overflow",
-    "memory.unwritten_output",
-];
-
-/// Keeps the first finding of each name, in order.
-fn merge(all: &mut Vec<Finding>, more: Vec<Finding>) {
-    for f in more {
-        if !all.iter().any(|a| a.name == f.name) {
-            all.push(f);
-        }
-    }
-}
-
-struct Runs {
-    /// Of the op's first output.
-    observations: Vec<Observation>,
-    /// Of each further one, with its name.
-    others: Vec<(&'static str, Observation)>,
-    findings: Vec<Finding>,
-}
-
-impl Runs {
-    /// All outputs of the plain run, whose observations come first; none when it gave none.
-    fn plain(&self) -> Vec<&Tensor> {
-        let Some(first) = self.observations.first() else { return Vec::new() };
-        let others = self.others.iter().filter(|(_, o)| o.label == first.label);
-        std::iter::once(&first.output).chain(others.map(|(_, o)| &o.output)).collect()
-    }
-}
-
-fn run_case(
-    kernel: &Kernel,
-    backend: &Backend,
-    g: &Generated,
-    seed: u64,
-    profile: Profile,
-) -> anyhow::Result<Runs> {
-    let case = Arc::new(g.case.clone());
-    let observe = |runs: &mut Runs, outputs: Vec<(&'static str, Tensor)>, suffix: &str| {
-        let label = format!("{}{suffix}", g.label);
-        let of = |output| Observation {
-            case: case.clone(),
-            output,
-            label: label.clone(),
-            structured: g.structured,
-        };
-        let mut outputs = outputs.into_iter();
-        runs.observations.extend(outputs.next().map(|(_, output)| of(output)));
-        runs.others.extend(outputs.map(|(name, output)| (name, of(output))));
-    };
-    let base = LaunchOptions { seed: seed ^ 2, ..LaunchOptions::default() };
-    let (outputs, findings) = launch(kernel, backend, g, &base)?;
-    let mut runs = Runs { observations: Vec::new(), others: Vec::new(), findings };
-    let Some(outputs) = outputs else { return Ok(runs) };
-    observe(&mut runs, outputs.clone(), "");
-    if work(&g.case) > profile.repeat_work() || !runs.findings.is_empty() {
-        return Ok(runs);
-    }
-    // The same bits again: another thread order over another fill.
-    let again = LaunchOptions { seed: seed ^ 3, fill: vec![0x5a], ..base.clone() };
-    let (repeat, findings) = launch(kernel, backend, g, &again)?;
-    merge(&mut runs.findings, findings);
-    if repeat.is_some_and(|r| r != outputs) {
-        let text = format!("{}: another thread order gave other bits", g.label);
-        merge(&mut runs.findings, vec![Finding::new("not_deterministic", text)]);
-    }
-    // A device's last bits: on the emulator the verdict must hold for them too.
-    let perturbations: &[u32] = if matches!(backend, Backend::Emulated(_)) { &[1, 2] } else { &[] };
-    for &ulps in perturbations {
-        let ftz = ulps == 2 && g.case.family != "special";
-        let perturbed = LaunchOptions { ulps, ftz, placement: Placement::Start, ..base.clone() };
-        let (outputs, findings) = launch(kernel, backend, g, &perturbed)?;
-        merge(&mut runs.findings, findings);
-        if let Some(outputs) = outputs {
-            let flushed = if ftz { ", subnormals flushed" } else { "" };
-            let label = format!(" (exp off by {ulps} ulp{flushed})");
-            observe(&mut runs, outputs, &label);
-        }
-    }
-    Ok(runs)
-}
-
-/// What a launch stored, by output, when it completed.
-type Outputs = Option<Vec<(&'static str, Tensor)>>;
-
-/// One launch: the outputs when it completed, and the findings.
-fn launch(
-    kernel: &Kernel,
-    backend: &Backend,
-    g: &Generated,
-    options: &LaunchOptions,
-) -> anyhow::Result<(Outputs, Vec<Finding>)> {
-    let launched = match (kernel.run)(backend, &g.case, options) {
-        // A library's answer to a case within the contract says something of the library.
-        Err(e @ assay_hip::Error::Library { .. }) => {
-            let text = format!("{}: {e}", g.label);
-            return Ok((None, vec![Finding::new("library_error", text)]));
-        }
-        launched => launched?,
-    };
-    let mut findings: Vec<Finding> = Vec::new();
-    for f in &launched.report.findings {
-        merge(&mut findings, vec![Finding::new(f.code(), format!("{}: {f}", g.label))]);
-    }
-    if let LaunchStatus::Refused(code) = launched.report.status {
-        let text = format!("{}: the launcher returned hipError_t {code}", g.label);
-        findings.push(Finding::new("launch_refused", text));
-    }
-    let completed = launched.report.status == LaunchStatus::Completed;
-    Ok((completed.then_some(launched.outputs), findings))
 }
 
 /// How many times `step` is called for a kernel.

@@ -126,6 +126,9 @@ pub(super) fn run(args: &CheckArgs) -> anyhow::Result<u8> {
     if args.html.html.is_some() && (args.mutants || args.mutant.is_some()) {
         bail!("--html reports a check of kernels, not of mutants");
     }
+    if (args.mutants || args.mutant.is_some()) && args.backend != Subject::Emu {
+        bail!("mutants are compiled for the emulator: leave --backend out");
+    }
     let kernels = subjects(args)?;
     if args.mutants {
         let edits: Vec<Edit> = mutants::edits()?
@@ -133,6 +136,11 @@ pub(super) fn run(args: &CheckArgs) -> anyhow::Result<u8> {
             .filter(|e| kernels.iter().any(|k| k.name == e.kernel.name))
             .filter(|e| args.matrix.is_none_or(|m| Matrix::from(m) == e.matrix))
             .collect();
+        if edits.is_empty() {
+            bail!(
+                "no mutant is of these kernels and this --matrix; `assay list mutants` names them"
+            );
+        }
         return run_edits(args, sample(edits, args), start);
     }
     if let Some(name) = &args.mutant {
@@ -205,7 +213,7 @@ fn builds<'a>(
     source: Option<&'a str>,
 ) -> anyhow::Result<Vec<Build<'a>>> {
     let wanted = args.matrix.map(Matrix::from);
-    if args.backend == Subject::Hip {
+    if args.backend != Subject::Emu {
         if wanted.is_some() {
             bail!("--matrix is for the emulator: on a device the architecture decides");
         }

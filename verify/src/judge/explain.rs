@@ -3,8 +3,9 @@
 use assay_reference::ops::{Fault, Op, Residual, Setup, Tile};
 use rayon::prelude::*;
 
+use super::baseline::Baseline;
 use super::progress::Progress;
-use super::search::{Baseline, Convention, Run};
+use super::search::{Convention, Run};
 
 /// From here on, the order of faults whose parameter was solved from the output: they fit more
 /// easily than a catalogued one.

@@ -4,8 +4,9 @@ use std::collections::BTreeMap;
 
 use assay_reference::ops::{Op, Tile};
 
+use super::baseline::Baseline;
 use super::explain::{Explanation, Key, SOLVED, Subject};
-use super::search::{Baseline, Convention, label};
+use super::search::{Convention, label};
 use super::{Verdict, evidence, pattern};
 use crate::dispatch::{Features, condition};
 use crate::finding::Finding;
@@ -19,6 +20,20 @@ type ByRun = BTreeMap<usize, Vec<Explanation>>;
 /// Each fault is found on a failing run. Runs that no fault explains are reported as such. Returns
 /// the verdict and the number of hypotheses tried.
 pub(super) fn name<O: Op>(subject: &Subject<'_, O>) -> (Verdict, usize) {
+    let (mut verdict, tried) = search(subject);
+    if let Some(note) = subject.progress.note() {
+        match &mut verdict {
+            Verdict::Unexplained { pattern } => *pattern += &format!("; {note}"),
+            Verdict::Fail { findings } => {
+                findings.last_mut().into_iter().for_each(|f| f.text += &format!("; {note}"));
+            }
+            _ => {}
+        }
+    }
+    (verdict, tried)
+}
+
+fn search<O: Op>(subject: &Subject<'_, O>) -> (Verdict, usize) {
     let Subject { baselines, conventions, .. } = subject;
     let bases = plausible_bases(baselines, conventions);
     let failing = failing(subject, |b| !b.passes());
@@ -104,9 +119,6 @@ fn attempt<O: Op>(
         .collect();
     let (cover, open) = cover(failing, &by_run, &contradicted);
     let mut verdict = pattern::unexplained::<O>(subject, &open);
-    if let (Verdict::Unexplained { pattern }, Some(note)) = (&mut verdict, progress.note()) {
-        *pattern += &format!("; {note}");
-    }
     if !cover.is_empty() {
         let mut findings: Vec<Finding> = cover
             .iter()

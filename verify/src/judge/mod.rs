@@ -6,6 +6,7 @@
 //! bytes only.
 
 mod accept;
+mod baseline;
 mod bias;
 pub mod drift;
 mod evidence;

@@ -92,6 +92,9 @@ fn joined(these: Verdict, output: &str, other: Verdict) -> Verdict {
         (Verdict::Pass { .. }, Verdict::IllConditioned { where_ }) => {
             Verdict::IllConditioned { where_: format!("output `{output}`: {where_}") }
         }
+        (Verdict::IllConditioned { where_ }, Verdict::Pass { .. }) => {
+            Verdict::IllConditioned { where_ }
+        }
         (Verdict::Pass { .. }, Verdict::Skipped { reason }) => {
             Verdict::Skipped { reason: format!("output `{output}`: {reason}") }
         }

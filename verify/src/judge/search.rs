@@ -5,10 +5,10 @@ use assay_reference::{Dtype, Result, Rounding, Tensor};
 use rayon::prelude::*;
 
 use super::accept::{Arithmetic, Expected, Metrics, compare, expect, lambda, ratio};
+use super::baseline::{Baseline, explaining, others};
 use super::explain::Subject;
 use super::picture::{Histogram, Picture};
 use super::progress::Progress;
-use super::sieve::Sieve;
 use super::{Hidden, Judgement, Observation, Options, Unseen, Verdict, bias, faults, unseen};
 use crate::finding::Finding;
 
@@ -176,7 +176,7 @@ impl<'a, O: Op> Run<'a, O> {
     }
 
     /// Rows that tell hypotheses apart: those where the defaults err most, and these with both ends.
-    fn tell_tale_rows(&self, e: &Expected) -> (Vec<usize>, Tile) {
+    pub(super) fn tell_tale_rows(&self, e: &Expected) -> (Vec<usize>, Tile) {
         let (rows, cols) = (self.spec.rows(), self.spec.cols());
         let output = self.rounding(&self.base);
         let worst = |r: usize| {
@@ -203,106 +203,6 @@ impl<'a, O: Op> Run<'a, O> {
             self.observation.label, m.outside, m.elements, e.v[m.at], self.observed[m.at],
         )
     }
-}
-
-/// What the first pass found for one run.
-pub(super) struct Baseline {
-    /// Metrics by convention; `None` where it is refused or was not tried.
-    pub(super) by_convention: Vec<Option<Metrics>>,
-    /// Which conventions were tried.
-    tried: Vec<bool>,
-    /// Metrics of the defaults, accepted or not.
-    pub(super) defaults: Metrics,
-    /// Rows that refuse most wrong hypotheses.
-    pub(super) tile: Tile,
-    /// Whether they are all rows.
-    tile_is_all: bool,
-    /// The first look at them.
-    pub(super) sieve: Sieve,
-    /// Radius of the defaults, by element.
-    pub(super) radius: Vec<f64>,
-}
-
-impl Baseline {
-    /// Tries the defaults, which the others are looked at against.
-    fn new<O: Op>(run: &Run<'_, O>, conventions: usize) -> Baseline {
-        let (expected, defaults) = run.compare(&run.base, &Tile::ALL);
-        let (worst, tile) = run.tell_tale_rows(&expected);
-        let sieve = Sieve::new(run, worst, &expected);
-        let (mut by_convention, mut tried) = (vec![None; conventions], vec![false; conventions]);
-        by_convention[0] = defaults.accepted().then_some(defaults);
-        tried[0] = true;
-        let tile_is_all = tile.rows_of(run.spec.rows()).len() == run.spec.rows();
-        let radius = expected.radius;
-        Baseline { by_convention, tried, defaults, tile, tile_is_all, sieve, radius }
-    }
-
-    /// Tries those of the conventions named that were not tried yet.
-    fn consider<O: Op>(
-        &mut self,
-        run: &Run<'_, O>,
-        conventions: &[Convention<O>],
-        which: &[usize],
-    ) {
-        for &i in which {
-            if std::mem::replace(&mut self.tried[i], true) {
-                continue;
-            }
-            let setup = run.setup(&conventions[i].edits);
-            if !self.sieve.passes(run, &setup) {
-                continue;
-            }
-            let part = run.compare(&setup, &self.tile).1;
-            if part.accepted() {
-                let whole = if self.tile_is_all { part } else { run.compare(&setup, &Tile::ALL).1 };
-                self.by_convention[i] = whole.accepted().then_some(whole);
-            }
-        }
-    }
-
-    pub(super) fn accepts(&self, convention: usize) -> bool {
-        self.by_convention[convention].is_some()
-    }
-
-    pub(super) fn passes(&self) -> bool {
-        self.by_convention.iter().any(Option::is_some)
-    }
-}
-
-/// Runs in the first batch of [`explaining`]; each further batch has twice as many.
-const FIRST_BATCH: usize = 4;
-
-/// Those of the conventions named that explain every run. The small runs go first: a convention that
-/// one of them refuses is not tried on the others, unless none is left; then each run is tried with
-/// every one, since the search for faults starts from what explains the single runs.
-fn explaining<O: Op>(
-    runs: &[Run<'_, O>],
-    baselines: &mut [Option<Baseline>],
-    conventions: &[Convention<O>],
-    which: &[usize],
-) -> Vec<usize> {
-    let mut alive = which.to_vec();
-    let mut order: Vec<(&Run<'_, O>, &mut Option<Baseline>)> =
-        runs.iter().zip(baselines.iter_mut()).collect();
-    order.sort_by_key(|(run, _)| run.size());
-    let consider = |(run, slot): &mut (&Run<'_, O>, &mut Option<Baseline>), which: &[usize]| {
-        let baseline = slot.get_or_insert_with(|| Baseline::new(run, conventions.len()));
-        baseline.consider(run, conventions, which);
-    };
-    let (mut start, mut batch) = (0, FIRST_BATCH);
-    while start < order.len() && !alive.is_empty() {
-        let end = (start + batch).min(order.len());
-        order[start..end].par_iter_mut().for_each(|run| consider(run, &alive));
-        let accepts = |c: usize| {
-            order[start..end].iter().all(|(_, b)| b.as_ref().is_some_and(|b| b.accepts(c)))
-        };
-        alive.retain(|&c| accepts(c));
-        (start, batch) = (end, 2 * batch);
-    }
-    if alive.is_empty() {
-        order.par_iter_mut().for_each(|run| consider(run, which));
-    }
-    alive
 }
 
 /// Judges `runs` of one output; `beside` are those of the op's other outputs.
@@ -371,25 +271,6 @@ pub(super) fn run<O: Op>(
         verdict
     };
     Ok(judgement)
-}
-
-/// The runs of other outputs, with what the first pass finds for each.
-fn others<'a, O: Op>(
-    beside: &[(&str, &'a [Observation])],
-    conventions: &[Convention<O>],
-    options: Options,
-) -> Result<Vec<(Run<'a, O>, Baseline)>> {
-    let open = |(output, runs): &(&str, &'a [Observation])| -> Vec<Result<Run<'a, O>>> {
-        runs.iter().map(|r| Run::new(r, Some(*output), options)).collect()
-    };
-    let runs: Vec<Run<'a, O>> = beside.iter().flat_map(open).collect::<Result<_>>()?;
-    let common: Vec<usize> = (0..conventions.len()).filter(|&c| !conventions[c].rare).collect();
-    let first = |run: Run<'a, O>| {
-        let mut baseline = Baseline::new(&run, conventions.len());
-        baseline.consider(&run, conventions, &common);
-        (run, baseline)
-    };
-    Ok(runs.into_par_iter().map(first).collect())
 }
 
 /// Fills in the judgement of a subject that a convention explains: a pass, unless the inputs say

@@ -57,3 +57,60 @@ fn add_tensor(add: &mut impl FnMut(&[u8]), name: &str, tensor: &Tensor) {
     add(format!("{name} {} {:?}", tensor.dtype(), tensor.shape()).as_bytes());
     add(tensor.bytes());
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use assay_reference::ops::Scope;
+
+    use super::*;
+    use crate::families;
+    use crate::judge::Unseen;
+    use crate::subject::Subject;
+    use crate::subject::native::Native;
+
+    /// Whatever a judgement depends on makes it another one: the latest is never handed on.
+    #[test]
+    fn a_judgement_is_kept_for_the_very_same_runs_only() {
+        let options = Options { scope: Scope::Kernel, unseen: Unseen::Nothing, preset: None };
+        let right: Vec<Observation> = families::power_cases("add", 1)
+            .into_iter()
+            .take(2)
+            .map(|g| Observation {
+                output: Native::new("add").run(&g.case).expect("runs"),
+                case: Arc::new(g.case),
+                label: g.label,
+                structured: g.structured,
+            })
+            .collect();
+        let mut wrong_bit = right.clone();
+        let first = wrong_bit[0].output.to_f64()[0];
+        wrong_bit[0].output = wrong_bit[0].output.map(|i, y| if i == 0 { first + 1e3 } else { y });
+        let mut other_case = right.clone();
+        let mut case = (*other_case[1].case).clone();
+        let a = case.tensors["a"].map(|_, x| x + 64.0);
+        case.tensors.insert("a".into(), a);
+        other_case[1].case = Arc::new(case);
+        let mut structured = right.clone();
+        structured.iter_mut().for_each(|run| run.structured = !run.structured);
+        let mut label = right.clone();
+        label[0].label.push('!');
+        let framework = Options { scope: Scope::Framework, ..options };
+        for (runs, options) in [
+            (&right, options),
+            (&wrong_bit, options),
+            (&right, options),
+            (&other_case, options),
+            (&structured, options),
+            (&label, options),
+            (&right, framework),
+            (&right, options),
+        ] {
+            let once = judge_once("add", runs, options).expect("runs of the op");
+            assert_eq!(once, judge("add", runs, options).expect("runs of the op"));
+        }
+        let passes = |runs| judge_once("add", runs, options).expect("runs").verdict.is_pass();
+        assert!(passes(&right) && !passes(&wrong_bit) && !passes(&other_case));
+    }
+}
