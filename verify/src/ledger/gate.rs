@@ -185,9 +185,10 @@ fn satisfies(entry: &Entry, required: &Requirement) -> (Status, String) {
     (Status::Ok, text)
 }
 
-/// `gfx90a` is any `gfx90a:sramecc+:xnack-`.
+/// `gfx90a` is any `gfx90a:sramecc+:xnack-`; the emulator's `x86_64` is not its `x86_64:mmac`, another build.
 fn same_arch(wanted: &str, here: &str) -> bool {
-    wanted == here || here.split(':').next() == Some(wanted)
+    let bare = here.split(':').next() == Some(wanted);
+    wanted == here || bare && Matrix::of_arch(wanted) == Matrix::of_arch(here)
 }
 
 fn check_command(required: &Requirement) -> String {

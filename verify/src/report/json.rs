@@ -64,9 +64,15 @@ fn partial(target: &Path) -> PathBuf {
     target.with_file_name(format!(".{name}.part"))
 }
 
-/// What a symbolic link points to, so that the link stays one.
+/// What a symbolic link points to, so that the link stays one; also where nothing is there yet.
 fn real(target: &Path) -> PathBuf {
-    std::fs::canonicalize(target).unwrap_or_else(|_| target.to_owned())
+    if let Ok(path) = std::fs::canonicalize(target) {
+        return path;
+    }
+    match std::fs::read_link(target) {
+        Ok(to) => target.parent().unwrap_or(Path::new("")).join(to),
+        Err(_) => target.to_owned(),
+    }
 }
 
 /// Whether `target` is a file, or nothing yet. What else there is, as `/dev/null` or a pipe, is written to
@@ -149,6 +155,10 @@ mod tests {
         std::os::unix::fs::symlink(&file, &link).expect("a link");
         check_writable(&link).and_then(|()| write_text(&link, "new")).expect("written");
         assert_eq!(std::fs::read_to_string(&file).expect("the file"), "new");
+        assert!(std::fs::symlink_metadata(&link).expect("the link").is_symlink());
+        std::fs::remove_file(&file).expect("removed");
+        write_text(&link, "again").expect("written where the link points to");
+        assert_eq!(std::fs::read_to_string(&file).expect("the file"), "again");
         assert!(std::fs::symlink_metadata(&link).expect("the link").is_symlink());
 
         let socket = dir.path().join("socket");
