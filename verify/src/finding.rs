@@ -93,6 +93,7 @@ pub const CODES: &[(&str, &str, &str)] = &[
     ("A342", "probe.f32_gemm", "an f32 product is computed in fewer bits"),
     ("A343", "probe.accumulator", "a matrix product accumulates in less than f32"),
     ("A344", "probe.unexplained", "no known arithmetic explains what a probe gave"),
+    ("A345", "probe.failed", "a call of the device, or a launch, failed under a probe"),
     ("A480", "exec.not_started", "the program did not say hello"),
     ("A481", "exec.crashed", "the program ended before it answered"),
     ("A482", "exec.hang", "the program did not answer in time"),
