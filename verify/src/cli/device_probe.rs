@@ -120,7 +120,8 @@ pub(super) fn run(args: &ProbeArgs) -> anyhow::Result<u8> {
         ledger::check_writable(path)?;
     }
     let mut all = everything(args.backend);
-    let known: Vec<&str> = all.iter().map(What::name).collect();
+    let mut known: Vec<&str> = all.iter().map(What::name).collect();
+    known.dedup(); // the builds of a probe follow each other
     if let Some(name) = args.probe.iter().find(|name| !known.contains(&name.as_str())) {
         bail!("there is no probe `{name}` here; known are {}", known.join(", "));
     }
