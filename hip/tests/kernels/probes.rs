@@ -1,6 +1,7 @@
 //! The device probes: what they read of the emulator's units, and of units that are other on purpose.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use assay_hip::emu::{Compiler, Mode};
 use assay_hip::probe::{Reading, gemm, probe, sgemm};
@@ -200,6 +201,23 @@ fn a_block_whose_upper_waves_do_not_run_is_counted() {
     );
     let refused = ("op > 1024", "op > 512");
     check("canary", &[refused], &[("block.1024_threads", "refused", Some("probe.canary"))]);
+    // What stops a launch is told apart, and the smaller blocks are measured all the same.
+    let wild =
+        "if (threads > 512) *reinterpret_cast<unsigned*>(static_cast<unsigned long>(threads)) = 0;";
+    check(
+        "canary",
+        &[(store, &format!("{wild} {store}"))],
+        &[
+            ("block.512_threads", "every thread ran", None),
+            ("block.1024_threads", "failed", Some("probe.canary")),
+        ],
+    );
+    let endless = "volatile int on = threads > 512; while (on) {}";
+    let deadline = Duration::from_millis(300);
+    let options = LaunchOptions { deadline, ..LaunchOptions::default() };
+    let found = by_name(readings("canary", &[(store, &format!("{endless} {store}"))], &options));
+    assert_eq!(found["block.512_threads"].0, "every thread ran");
+    assert_eq!(found["block.1024_threads"], ("hang".to_owned(), Some("probe.canary")));
 }
 
 #[test]
