@@ -142,6 +142,13 @@ fn units_that_round_otherwise_read_so() {
     );
     let exp = &by_name(readings("vector", &others, &LaunchOptions::default()))["f32.exp"].0;
     assert_ne!(exp, "within 1 ulp");
+    // One NaN, and not the last.
+    let nan = "default: return a > 0.0f && a < 0.2f ? __uint_as_float(0x7fc00000u) : expf(a);";
+    check(
+        "vector",
+        &[("default: return expf(a);", nan)],
+        &[("f32.exp", "unexplained", Some("probe.unexplained"))],
+    );
 }
 
 #[test]
