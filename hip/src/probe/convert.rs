@@ -3,7 +3,9 @@
 
 use assay_reference::dtype::pow2;
 
-use super::exact::{BF16, E4M3, E4M3_FNUZ, E5M2, E5M2_FNUZ, Exact, F16, Format, Round, Specials};
+use super::exact::{
+    BF16, E4M3, E4M3_FNUZ, E5M2, E5M2_FNUZ, Exact, F16, Format, Round, Specials, same,
+};
 use super::{Reading, findings, words};
 use crate::backend::Backend;
 use crate::error::Error;
@@ -100,8 +102,9 @@ fn one(
     let found = candidates.into_iter().find(|&(_, format, round, flush)| {
         inputs.iter().zip(&given).all(|(&x, &code)| {
             let y = Exact::of(x).round(format, round);
-            let y = if flush && format.is_subnormal(y) { 0.0 } else { y };
-            fits(format, code) && format.decode(code) == y
+            let y = if flush && format.is_subnormal(y) { 0.0_f64.copysign(y) } else { y };
+            let unsigned = y == 0.0 && format.specials == Specials::MinusZero;
+            fits(format, code) && same(format.decode(code), if unsigned { 0.0 } else { y })
         })
     });
     let mut all = given.clone();
@@ -172,7 +175,7 @@ fn read_nan(format: Format, codes: &[u32]) -> &'static str {
 
 fn unexplained(what: &str, format: Format, inputs: &[f64], given: &[u32]) -> Reading {
     let right = |x: f64| Exact::of(x).round(format, Round::NearestEven);
-    let first = inputs.iter().zip(given).find(|&(&x, &code)| format.decode(code) != right(x));
+    let first = inputs.iter().zip(given).find(|&(&x, &code)| !same(format.decode(code), right(x)));
     let text = first.map_or_else(String::new, |(&x, &code)| {
         let (y, nearest) = (format.decode(code), right(x));
         format!("{x:e} becomes {y:e} (code {code:#x}), and {nearest:e} is nearest; ")

@@ -142,6 +142,18 @@ fn units_that_round_otherwise_read_so() {
     );
     let exp = &by_name(readings("vector", &others, &LaunchOptions::default()))["f32.exp"].0;
     assert_ne!(exp, "within 1 ulp");
+    // Subnormals that are neither kept nor flushed, and zeros of the wrong sign.
+    let lifted = "case kAdd: { const float s = a + b; \
+                  return s != 0.0f && __builtin_fabsf(s) < 1.17549435e-38f ? 1.17549435e-38f : s; }";
+    let minus = "case kMulAdd: { const float r = a * b + c; return r == 0.0f ? -0.0f : r; }";
+    check(
+        "vector",
+        &[("case kAdd: return a + b;", lifted), ("case kMulAdd: return a * b + c;", minus)],
+        &[
+            ("f32.add", "nearest_even, subnormals in no known way", Some("probe.unexplained")),
+            ("f32.mul_add", "unexplained", Some("probe.unexplained")),
+        ],
+    );
     // One NaN, and not the last.
     let nan = "default: return a > 0.0f && a < 0.2f ? __uint_as_float(0x7fc00000u) : expf(a);";
     check(
@@ -184,6 +196,12 @@ fn conversions_that_round_otherwise_read_so() {
             "fnuz, nearest_even, subnormals kept, too large saturates, infinity too, NaN stays",
             None,
         )],
+    );
+    let unsigned = "case kOwnBf16: out[i] = x == 0.0f ? 0u : float_to_bf16(x); break;";
+    check(
+        "convert",
+        &[(bf16, unsigned)],
+        &[("f32_to_bf16.own", "unexplained", Some("probe.unexplained"))],
     );
     let noise = "case kOwnF16: out[i] = float_to_f16(x) ^ (i == 40); break;";
     check(
