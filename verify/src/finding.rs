@@ -87,7 +87,7 @@ pub const CODES: &[(&str, &str, &str)] = &[
     (
         "A340",
         "probe.rounding",
-        "an operation or conversion that the kernels rely on does not round to nearest even",
+        "an operation or conversion that the kernels rely on does not round as they assume",
     ),
     ("A341", "probe.canary", "threads of a block did not run"),
     ("A342", "probe.f32_gemm", "an f32 product is computed in fewer bits"),

@@ -203,6 +203,29 @@ fn conversions_that_round_otherwise_read_so() {
         &[(bf16, unsigned)],
         &[("f32_to_bf16.own", "unexplained", Some("probe.unexplained"))],
     );
+    // Rounded right, but what is too large is another number than kernels assume.
+    let saturating = "case kOwnBf16: { const unsigned u = float_to_bf16(x); \
+                      out[i] = (u & 0x7fffu) == 0x7f80u ? u - 1u : u; break; }";
+    check(
+        "convert",
+        &[(bf16, saturating)],
+        &[(
+            "f32_to_bf16.own",
+            "nearest_even, subnormals kept, too large saturates, infinity too, NaN stays",
+            rounding,
+        )],
+    );
+    let infinite = "case kOwnE5m2: { const unsigned u = float_to_fp8_e5m2(x); \
+                    out[i] = __builtin_fabsf(x) > 57344.0f && x == x ? (u & 0x80u) | 0x7cu : u; break; }";
+    check(
+        "convert",
+        &[("case kOwnE5m2: out[i] = float_to_fp8_e5m2(x); break;", infinite)],
+        &[(
+            "f32_to_e5m2.own",
+            "ocp, nearest_even, subnormals kept, too large becomes infinity, NaN stays",
+            rounding,
+        )],
+    );
     let noise = "case kOwnF16: out[i] = float_to_f16(x) ^ (i == 40); break;";
     check(
         "convert",
