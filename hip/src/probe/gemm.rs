@@ -72,9 +72,10 @@ pub fn measure(
     let subject = Subject { dtype, most_rows: most_rows.unwrap_or(usize::MAX), product };
     let (order, found) = order(name, &subject)?;
     let mut readings = vec![order];
-    if let Some(found) = found {
-        readings.push(accumulator(name, &subject, &found)?);
-    }
+    readings.push(match found {
+        Ok(found) => accumulator(name, &subject, &found)?,
+        Err(why) => Reading::new(&format!("{name}.accumulator"), "not measured", why),
+    });
     readings.push(subnormals(name, &subject)?);
     if dtype == Dtype::F32 {
         readings.push(honesty(name, &subject)?);
@@ -91,7 +92,11 @@ struct Meeting {
     far: usize,
 }
 
-fn order(name: &str, subject: &Subject<'_>) -> Result<(Reading, Option<Meeting>), Error> {
+/// The reading, and what the accumulator can be measured with, or why it cannot.
+type Order = (Reading, Result<Meeting, &'static str>);
+
+fn order(name: &str, subject: &Subject<'_>) -> Result<Order, Error> {
+    let unknown = Err("the order of the additions is not known");
     let pairs: Vec<(usize, usize)> =
         (0..TERMS).flat_map(|i| (i + 1..TERMS).map(move |j| (i, j))).collect();
     let rows: Vec<Vec<f64>> = pairs
@@ -113,7 +118,7 @@ fn order(name: &str, subject: &Subject<'_>) -> Result<(Reading, Option<Meeting>)
                  additions does"
             );
             let reading = Reading::new(&what, "unexplained", text).found(findings::UNEXPLAINED);
-            return Ok((reading, None));
+            return Ok((reading, unknown));
         };
         sizes[i * TERMS + j] = TERMS - survivors;
         sizes[j * TERMS + i] = TERMS - survivors;
@@ -124,7 +129,7 @@ fn order(name: &str, subject: &Subject<'_>) -> Result<(Reading, Option<Meeting>)
     let Some(tree) = tree(&all, &size) else {
         let text = "the sums of masks and ones fit no tree of additions";
         let reading = Reading::new(&what, "unexplained", text).found(findings::UNEXPLAINED);
-        return Ok((reading.over(&words), None));
+        return Ok((reading.over(&words), unknown));
     };
     let (first, near) = pairs.iter().copied().min_by_key(|&(i, j)| size(i, j)).unwrap_or((0, 1));
     let others = (0..TERMS).filter(|&k| k != first && k != near);
@@ -136,8 +141,10 @@ fn order(name: &str, subject: &Subject<'_>) -> Result<(Reading, Option<Meeting>)
         _ => "any order is within the bounds of `matmul`; a change of it changes bits",
     };
     let reading = Reading::new(&what, describe(&tree), meaning).over(&words);
+    // Two numbers must meet alone, for the third to show what their sum kept.
     let apart = size(first, near) < size(first, far);
-    Ok((reading, apart.then_some(Meeting { first, near, far })))
+    let together = "all terms are added at once: no sum of two of them is rounded alone";
+    Ok((reading, apart.then_some(Meeting { first, near, far }).ok_or(together)))
 }
 
 /// The widest p for which 2^p + 1 - 2^p is still 1, and how the next is rounded.

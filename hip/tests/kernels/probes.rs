@@ -350,9 +350,19 @@ fn orders_and_accumulators_are_read_from_outside() {
         })
     };
     assert_eq!(order(&fused), "4 at once, one group after another");
+    // All of them at once, exactly.
+    let at_once = |p: &[f32]| {
+        let big: f64 = p.iter().filter(|x| x.abs() > 1e20).map(|x| f64::from(*x)).sum();
+        let few = p.iter().any(|x| x.abs() > 1e20);
+        let rest = p.iter().filter(|x| x.abs() <= 1e20).map(|x| f64::from(*x)).sum::<f64>();
+        if few { big as f32 } else { rest as f32 }
+    };
+    assert_eq!(order(&at_once), "all 64 at once");
 
     let accumulator = |sum: &dyn Fn(&[f32]) -> f32| reads(summed(sum), "product.accumulator");
     assert_eq!(accumulator(&chain), ("24 bits, nearest_even".to_owned(), None));
+    // Nothing is said in silence.
+    assert_eq!(accumulator(&at_once), ("not measured".to_owned(), None));
     let wide = |p: &[f32]| p.iter().fold(0.0_f64, |s, x| s + f64::from(*x)) as f32;
     let backwards = |p: &[f32]| p.iter().rev().fold(0.0_f32, |s, x| s + x);
     assert_eq!(accumulator(&backwards), ("24 bits, nearest_even".to_owned(), None));
