@@ -4,10 +4,12 @@
 //! Every input is a small integer or a power of two, so that what each kind of arithmetic gives is
 //! known to the bit.
 
+mod honesty;
+
 use assay_reference::dtype::pow2;
 use assay_reference::{Dtype, Tensor};
 
-use super::exact::{Exact, F32, Round};
+use super::exact::{Exact, Round};
 use super::order::{Tree, describe, tree};
 use super::{Reading, findings};
 use crate::error::Error;
@@ -40,19 +42,24 @@ impl Subject<'_> {
         self.with(rows, &w)
     }
 
+    /// x w^T.
+    fn multiply(&self, x: &Tensor, w: &Tensor) -> Result<Tensor, Error> {
+        let y = (self.product)(x, w)?;
+        if y.shape() != [x.shape()[0], w.shape()[0]] {
+            return Err(Error::Launch {
+                kernel: "the product",
+                probe: "the device probe".to_owned(),
+                what: format!("its output has the shape {:?}", y.shape()),
+            });
+        }
+        Ok(y)
+    }
+
     fn with(&self, rows: &[Vec<f64>], w: &Tensor) -> Result<Vec<[f64; 2]>, Error> {
-        let mut out = Vec::new();
+        let (mut out, n) = (Vec::new(), w.shape()[0]);
         for part in rows.chunks(self.most_rows) {
             let x = Tensor::from_f64(self.dtype, &[part.len(), w.shape()[1]], &part.concat());
-            let y = (self.product)(&x, w)?;
-            let n = w.shape()[0];
-            if y.shape() != [part.len(), n] {
-                return Err(Error::Launch {
-                    kernel: "the product",
-                    probe: "the device probe".to_owned(),
-                    what: format!("its output has the shape {:?}", y.shape()),
-                });
-            }
+            let y = self.multiply(&x, w)?;
             out.extend((0..part.len()).map(|r| [y.get(r * n), y.get(r * n + 1)]));
         }
         Ok(out)
@@ -78,7 +85,8 @@ pub fn measure(
     });
     readings.push(subnormals(name, &subject)?);
     if dtype == Dtype::F32 {
-        readings.push(honesty(name, &subject)?);
+        readings.push(honesty::small(name, &subject)?);
+        readings.push(honesty::large(name, &subject)?);
     }
     Ok(readings)
 }
@@ -211,71 +219,4 @@ fn subnormals(name: &str, subject: &Subject<'_>) -> Result<Reading, Error> {
         "activations and weights below 2^-126 count as zero there"
     };
     Ok(Reading::new(&what, reads, meaning))
-}
-
-/// Integers of alternating bits: no sum of two narrower numbers holds them.
-fn alternating(bits: u32) -> f64 {
-    f64::from(
-        (0..bits).filter(|i| (bits - 1 - i).is_multiple_of(2)).fold(0_u32, |x, i| x | 1 << i) | 1,
-    )
-}
-
-/// Whether an f32 product multiplies f32 numbers.
-fn honesty(name: &str, subject: &Subject<'_>) -> Result<Reading, Error> {
-    let single = |x: f64| vec![x, 0.0, 0.0, 0.0];
-    let sizes: Vec<u32> = (2..=24).collect();
-    let given =
-        subject.rows(&sizes.iter().map(|&b| single(alternating(b))).collect::<Vec<_>>(), 0)?;
-    let exact = sizes.iter().zip(&given).take_while(|&(&b, &[y, _])| y == alternating(b));
-    let bits = 1 + exact.count() as u32;
-    // 4097 * 4095 = 2^24 - 1 in f32; without the product of the low parts it is 2^24.
-    let pair =
-        Tensor::from_f64(subject.dtype, &[2, 4], &[4095.0, 0.0, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0]);
-    let probes = subject.with(&[single(4097.0), single(4099.0), single(pow2(17))], &pair)?;
-    let whole_product = probes[0][0] == 16_777_215.0;
-    let to_nearest = probes[1][1] == 4100.0;
-    let in_range = probes[2][1] == pow2(17);
-    let rounded = correctly_rounded(subject)?;
-    let reads = match (bits, in_range) {
-        (24, _) if whole_product && rounded => "f32",
-        (24, _) if whole_product => "bf16x3",
-        (16.., _) => "bf16x2",
-        (11, true) => "tf32",
-        (11, false) => "f16",
-        (8 | 9, _) => "bf16",
-        _ => "unknown",
-    };
-    let rounding = if to_nearest { "nearest" } else { "toward zero" };
-    let meaning = match reads {
-        "f32" => "operands keep 24 bits and each product is rounded once".to_owned(),
-        "bf16x3" => "operands keep 24 bits, as three bf16 numbers: close to f32, not equal".into(),
-        "tf32" => format!(
-            "operands keep 11 of 24 bits (rounded {rounding}), about 5e-4 relative: no oracle, and not \
-             f32"
-        ),
-        _ => format!("operands keep {bits} of 24 bits: not f32"),
-    };
-    let what = format!("{name}.f32");
-    let words: Vec<u32> =
-        given.iter().chain(&probes).flatten().map(|&y| (y as f32).to_bits()).collect();
-    let reading = Reading::new(&what, reads, meaning).over(&words);
-    Ok(if reads == "f32" { reading } else { reading.found(findings::F32_GEMM) })
-}
-
-/// Whether products of full significands are the nearest f32.
-fn correctly_rounded(subject: &Subject<'_>) -> Result<bool, Error> {
-    let mut state = 0x2545_f491_u32;
-    let mut next = || {
-        // A linear congruential generator's upper bits, as an odd integer of 24 bits.
-        state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-        f64::from(0x80_0001 | state >> 8)
-    };
-    let rows: Vec<Vec<f64>> = (0..64).map(|_| vec![next(), 0.0, 0.0, 0.0]).collect();
-    let (a, b) = (next(), next());
-    let w = Tensor::from_f64(subject.dtype, &[2, 4], &[a, 0.0, 0.0, 0.0, b, 0.0, 0.0, 0.0]);
-    let given = subject.with(&rows, &w)?;
-    Ok(rows.iter().zip(&given).all(|(row, y)| {
-        let right = |w: f64| Exact::of(row[0]).mul(Exact::of(w)).round(F32, Round::NearestEven);
-        *y == [right(a), right(b)]
-    }))
 }

@@ -82,6 +82,7 @@ fn probes_read_the_emulators_units_as_ieee_units_without_contraction() {
             ("sgemm.accumulator", "24 bits, nearest_even", None),
             ("sgemm.subnormals", "operands kept, results kept", None),
             ("sgemm.f32", "f32", None),
+            ("sgemm.f32 large", "f32", None),
         ],
     );
 }
@@ -296,9 +297,11 @@ fn an_f32_product_in_fewer_bits_is_told_from_f32() {
         let parts = parts.replace("kHalf", half);
         let found =
             readings("sgemm", &[(anchor, &parts), (plain, &body)], &LaunchOptions::default());
-        let meaning = found.last().unwrap().meaning.clone();
-        let (given, finding) = &by_name(found)["sgemm.f32"];
+        let meaning = found.iter().find(|r| r.what == "sgemm.f32").unwrap().meaning.clone();
+        let found = by_name(found);
+        let (given, finding) = &found["sgemm.f32"];
         assert_eq!((given.as_str(), *finding), (reads, Some("probe.f32_gemm")), "{body}");
+        assert_eq!(found["sgemm.f32 large"], ("not f32".to_owned(), Some("probe.f32_gemm")));
         if reads == "tf32" {
             let to = if half == "0u" { "toward zero" } else { "nearest" };
             assert!(meaning.contains(to), "{meaning}");
@@ -306,10 +309,33 @@ fn an_f32_product_in_fewer_bits_is_told_from_f32() {
     }
 }
 
+/// As a library does that has other kernels for large matrices.
+#[test]
+fn an_f32_product_in_fewer_bits_only_where_it_is_large_is_seen() {
+    let body = "return fmaf(x, w, sum);";
+    let cut = "__uint_as_float(__float_as_uint(x) & 0xffffe000u)";
+    let signature = "float multiply_add(float x, float w, float sum) {";
+    let call = "sum = multiply_add(row[j], column[j], sum);";
+    check(
+        "sgemm",
+        &[
+            (signature, "float multiply_add(float x, float w, float sum, bool large) {"),
+            (body, &format!("return fmaf(large ? {cut} : x, w, sum);")),
+            (call, "sum = multiply_add(row[j], column[j], sum, m >= 256 && n >= 256);"),
+        ],
+        &[("sgemm.f32", "f32", None), ("sgemm.f32 large", "not f32", Some("probe.f32_gemm"))],
+    );
+}
+
 /// A product whose sums are made by `sum` of a row's products.
 fn summed(sum: impl Fn(&[f32]) -> f32) -> Vec<Reading> {
     let product = |x: &Tensor, w: &Tensor| -> Result<Tensor, Error> {
         let ([m, k], n) = ([x.shape()[0], x.shape()[1]], w.shape()[0]);
+        // Sums of the host take their time: no large ones.
+        if k > 64 {
+            let (expected, given) = ("at most 64 terms".to_owned(), k.to_string());
+            return Err(Error::Argument { kernel: "product", argument: "x", expected, given });
+        }
         let (x, w) = (x.to_f64(), w.to_f64());
         let mut y = Vec::new();
         for i in 0..m * n {
@@ -361,6 +387,8 @@ fn orders_and_accumulators_are_read_from_outside() {
 
     let accumulator = |sum: &dyn Fn(&[f32]) -> f32| reads(summed(sum), "product.accumulator");
     assert_eq!(accumulator(&chain), ("24 bits, nearest_even".to_owned(), None));
+    let large = reads(summed(chain), "product.f32 large");
+    assert_eq!(large, ("not measured".to_owned(), None));
     // Nothing is said in silence.
     assert_eq!(accumulator(&at_once), ("not measured".to_owned(), None));
     let wide = |p: &[f32]| p.iter().fold(0.0_f64, |s, x| s + f64::from(*x)) as f32;
