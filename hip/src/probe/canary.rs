@@ -3,6 +3,7 @@
 use super::{Reading, findings, words};
 use crate::backend::Backend;
 use crate::error::Error;
+use crate::finding::LaunchStatus;
 use crate::options::LaunchOptions;
 
 /// Threads a block: a wave, the usual bound, above it, and the most that HIP allows.
@@ -12,7 +13,7 @@ const BLOCKS: usize = 3;
 /// Launches blocks of each size, in which every thread writes its index.
 ///
 /// # Errors
-/// When the backend cannot run the probe. A launch that is refused is a reading.
+/// When the backend cannot run the probe. A launch that is refused, hangs or fails is a reading.
 pub fn measure(backend: &Backend, options: &LaunchOptions) -> Result<Vec<Reading>, Error> {
     THREADS.iter().map(|&threads| block(backend, options, threads)).collect()
 }
@@ -20,14 +21,29 @@ pub fn measure(backend: &Backend, options: &LaunchOptions) -> Result<Vec<Reading
 fn block(backend: &Backend, options: &LaunchOptions, threads: usize) -> Result<Reading, Error> {
     let what = format!("block.{threads}_threads");
     let n = BLOCKS * threads;
-    let written =
-        match words::run(backend, options, "probe_canary", threads as i32, &vec![[0; 3]; n]) {
-            Ok(written) => written,
-            Err(Error::Launch { what: said, .. }) => {
-                return Ok(Reading::new(&what, "refused", said).found(findings::CANARY));
-            }
+    let failed = |reads: &str, said: String| -> Result<Reading, Error> {
+        Ok(Reading::new(&what, reads, said).found(findings::CANARY))
+    };
+    let launched =
+        match words::launch(backend, options, "probe_canary", threads as i32, &vec![[0; 3]; n]) {
+            Ok(launched) => launched,
+            // The runtime's answer to a launch that it took, or to one after it.
+            Err(e @ Error::Hip { .. }) => return failed("failed", e.to_string()),
             Err(e) => return Err(e),
         };
+    match launched.report.status {
+        LaunchStatus::Completed => {}
+        LaunchStatus::Refused(code) => {
+            return failed("refused", format!("the launcher returned hipError_t {code}"));
+        }
+        LaunchStatus::Hung => return failed("hang", "the launch did not end".to_owned()),
+        LaunchStatus::Aborted => {
+            let said: Vec<String> =
+                launched.report.findings.iter().map(ToString::to_string).collect();
+            return failed("failed", said.join("; "));
+        }
+    }
+    let written = words::words(&launched);
     let right = written.iter().enumerate().filter(|&(i, &word)| word == i as u32).count();
     if right == n {
         return Ok(Reading::new(&what, "every thread ran", "safe under `__launch_bounds__(1024)`")

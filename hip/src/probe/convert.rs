@@ -3,7 +3,9 @@
 
 use assay_reference::dtype::pow2;
 
-use super::exact::{BF16, E4M3, E4M3_FNUZ, E5M2, E5M2_FNUZ, Exact, F16, Format, Round, Specials};
+use super::exact::{
+    BF16, E4M3, E4M3_FNUZ, E5M2, E5M2_FNUZ, Exact, F16, Format, Round, Specials, same,
+};
 use super::{Reading, findings, words};
 use crate::backend::Backend;
 use crate::error::Error;
@@ -12,15 +14,21 @@ use crate::options::LaunchOptions;
 /// What a conversion may give, by name.
 type Formats = &'static [(&'static str, Format)];
 
-/// Name, number in `probes/convert.hip`, and whether kernels rely on it.
-const CONVERSIONS: [(&str, i32, Formats, bool); 7] = [
-    ("f32_to_bf16.own", 0, &[("bf16", BF16)], true),
-    ("f32_to_f16.own", 1, &[("f16", F16)], true),
-    ("f32_to_e4m3.own", 2, &[("ocp", E4M3), ("fnuz", E4M3_FNUZ)], true),
-    ("f32_to_e5m2.own", 3, &[("ocp", E5M2), ("fnuz", E5M2_FNUZ)], true),
-    ("f32_to_f16.unit", 4, &[("f16", F16)], false),
-    ("f32_to_e4m3.unit", 5, &[("ocp", E4M3), ("fnuz", E4M3_FNUZ)], false),
-    ("f32_to_e5m2.unit", 6, &[("ocp", E5M2), ("fnuz", E5M2_FNUZ)], false),
+/// What becomes of numbers that are too large, and of infinity: `assay_bf16.h` rounds to infinity.
+const INFINITE: &str = "becomes infinity";
+/// The same: `assay_fp8.h` promises the largest finite number.
+const SATURATED: &str = "saturates, infinity too";
+
+/// Name, number in `probes/convert.hip`, and, where kernels rely on it, what they assume of numbers that
+/// are too large.
+const CONVERSIONS: [(&str, i32, Formats, Option<&str>); 7] = [
+    ("f32_to_bf16.own", 0, &[("bf16", BF16)], Some(INFINITE)),
+    ("f32_to_f16.own", 1, &[("f16", F16)], Some(INFINITE)),
+    ("f32_to_e4m3.own", 2, &[("ocp", E4M3), ("fnuz", E4M3_FNUZ)], Some(SATURATED)),
+    ("f32_to_e5m2.own", 3, &[("ocp", E5M2), ("fnuz", E5M2_FNUZ)], Some(SATURATED)),
+    ("f32_to_f16.unit", 4, &[("f16", F16)], None),
+    ("f32_to_e4m3.unit", 5, &[("ocp", E4M3), ("fnuz", E4M3_FNUZ)], None),
+    ("f32_to_e5m2.unit", 6, &[("ocp", E5M2), ("fnuz", E5M2_FNUZ)], None),
 ];
 
 /// What a conversion that the target lacks gives.
@@ -77,7 +85,7 @@ fn too_large(format: Format) -> [f64; 3] {
 fn one(
     backend: &Backend,
     options: &LaunchOptions,
-    (what, number, formats, relied_on): (&str, i32, Formats, bool),
+    (what, number, formats, relied_on): (&str, i32, Formats, Option<&str>),
 ) -> Result<Reading, Error> {
     let run = |codes: Vec<u32>| {
         let operands: Vec<[u32; 3]> = codes.into_iter().map(|code| [code, 0, 0]).collect();
@@ -100,8 +108,9 @@ fn one(
     let found = candidates.into_iter().find(|&(_, format, round, flush)| {
         inputs.iter().zip(&given).all(|(&x, &code)| {
             let y = Exact::of(x).round(format, round);
-            let y = if flush && format.is_subnormal(y) { 0.0 } else { y };
-            fits(format, code) && format.decode(code) == y
+            let y = if flush && format.is_subnormal(y) { 0.0_f64.copysign(y) } else { y };
+            let unsigned = y == 0.0 && format.specials == Specials::MinusZero;
+            fits(format, code) && same(format.decode(code), if unsigned { 0.0 } else { y })
         })
     });
     let mut all = given.clone();
@@ -118,8 +127,9 @@ fn one(
         "{encoding}{}, subnormals {subnormals}, too large {overflow}, NaN {nan}",
         round.name()
     );
-    let good = round == Round::NearestEven && nan == "stays" && !flush;
-    let meaning = match (good, relied_on) {
+    let rounds = round == Round::NearestEven && nan == "stays" && !flush;
+    let good = rounds && relied_on.is_none_or(|expected| expected == overflow);
+    let meaning = match (good, relied_on.is_some()) {
         (true, true) => "as kernels assume",
         (true, false) => {
             "could stand for the kernels' own conversion where range and encoding agree"
@@ -128,10 +138,11 @@ fn one(
             "truncates: every stored value leans to zero (`A004`, truncating_store)"
         }
         (false, _) if round == Round::NearestAway => "half up: ties lean away from zero",
+        (false, _) if rounds => "what is too large becomes something else than kernels assume",
         (false, _) => "not what kernels assume: nearest even, subnormals kept, NaN stays",
     };
     let reading = Reading::new(what, reads, meaning).over(&all);
-    Ok(if relied_on && !good { reading.found(findings::ROUNDING) } else { reading })
+    Ok(if relied_on.is_some() && !good { reading.found(findings::ROUNDING) } else { reading })
 }
 
 /// Whether a word has no bits but the format's.
@@ -146,14 +157,14 @@ fn read_overflow(format: Format, codes: &[u32]) -> &'static str {
     if all(&values, &|x| x.is_nan()) {
         "becomes NaN"
     } else if all(&values, &|x| x == format.largest) {
-        "saturates, infinity too"
+        SATURATED
     } else if all(finite, &|x| x == format.largest) {
         match infinite[0] {
             x if x.is_infinite() => "saturates, infinity stays",
             _ => "saturates, infinity becomes NaN",
         }
     } else if format.specials == Specials::Ieee && all(&values, &f64::is_infinite) {
-        "becomes infinity"
+        INFINITE
     } else {
         "in no known way"
     }
@@ -172,7 +183,7 @@ fn read_nan(format: Format, codes: &[u32]) -> &'static str {
 
 fn unexplained(what: &str, format: Format, inputs: &[f64], given: &[u32]) -> Reading {
     let right = |x: f64| Exact::of(x).round(format, Round::NearestEven);
-    let first = inputs.iter().zip(given).find(|&(&x, &code)| format.decode(code) != right(x));
+    let first = inputs.iter().zip(given).find(|&(&x, &code)| !same(format.decode(code), right(x)));
     let text = first.map_or_else(String::new, |(&x, &code)| {
         let (y, nearest) = (format.decode(code), right(x));
         format!("{x:e} becomes {y:e} (code {code:#x}), and {nearest:e} is nearest; ")

@@ -91,6 +91,11 @@ pub(super) const F64: Format = Format {
     specials: Specials::Ieee,
 };
 
+/// Whether two numbers are the same: zeros by their signs too, NaN whatever its bits.
+pub(super) fn same(a: f64, b: f64) -> bool {
+    a.to_bits() == b.to_bits() || (a.is_nan() && b.is_nan())
+}
+
 impl Format {
     /// The value of a code; infinity and NaN as such.
     pub(super) fn decode(self, code: u32) -> f64 {

@@ -4,10 +4,12 @@
 //! Every input is a small integer or a power of two, so that what each kind of arithmetic gives is
 //! known to the bit.
 
+mod honesty;
+
 use assay_reference::dtype::pow2;
 use assay_reference::{Dtype, Tensor};
 
-use super::exact::{Exact, F32, Round};
+use super::exact::{Exact, Round};
 use super::order::{Tree, describe, tree};
 use super::{Reading, findings};
 use crate::error::Error;
@@ -40,19 +42,24 @@ impl Subject<'_> {
         self.with(rows, &w)
     }
 
+    /// x w^T.
+    fn multiply(&self, x: &Tensor, w: &Tensor) -> Result<Tensor, Error> {
+        let y = (self.product)(x, w)?;
+        if y.shape() != [x.shape()[0], w.shape()[0]] {
+            return Err(Error::Launch {
+                kernel: "the product",
+                probe: "the device probe".to_owned(),
+                what: format!("its output has the shape {:?}", y.shape()),
+            });
+        }
+        Ok(y)
+    }
+
     fn with(&self, rows: &[Vec<f64>], w: &Tensor) -> Result<Vec<[f64; 2]>, Error> {
-        let mut out = Vec::new();
+        let (mut out, n) = (Vec::new(), w.shape()[0]);
         for part in rows.chunks(self.most_rows) {
             let x = Tensor::from_f64(self.dtype, &[part.len(), w.shape()[1]], &part.concat());
-            let y = (self.product)(&x, w)?;
-            let n = w.shape()[0];
-            if y.shape() != [part.len(), n] {
-                return Err(Error::Launch {
-                    kernel: "the product",
-                    probe: "the device probe".to_owned(),
-                    what: format!("its output has the shape {:?}", y.shape()),
-                });
-            }
+            let y = self.multiply(&x, w)?;
             out.extend((0..part.len()).map(|r| [y.get(r * n), y.get(r * n + 1)]));
         }
         Ok(out)
@@ -72,12 +79,14 @@ pub fn measure(
     let subject = Subject { dtype, most_rows: most_rows.unwrap_or(usize::MAX), product };
     let (order, found) = order(name, &subject)?;
     let mut readings = vec![order];
-    if let Some(found) = found {
-        readings.push(accumulator(name, &subject, &found)?);
-    }
+    readings.push(match found {
+        Ok(found) => accumulator(name, &subject, &found)?,
+        Err(why) => Reading::new(&format!("{name}.accumulator"), "not measured", why),
+    });
     readings.push(subnormals(name, &subject)?);
     if dtype == Dtype::F32 {
-        readings.push(honesty(name, &subject)?);
+        readings.push(honesty::small(name, &subject)?);
+        readings.push(honesty::large(name, &subject)?);
     }
     Ok(readings)
 }
@@ -91,7 +100,11 @@ struct Meeting {
     far: usize,
 }
 
-fn order(name: &str, subject: &Subject<'_>) -> Result<(Reading, Option<Meeting>), Error> {
+/// The reading, and what the accumulator can be measured with, or why it cannot.
+type Order = (Reading, Result<Meeting, &'static str>);
+
+fn order(name: &str, subject: &Subject<'_>) -> Result<Order, Error> {
+    let unknown = Err("the order of the additions is not known");
     let pairs: Vec<(usize, usize)> =
         (0..TERMS).flat_map(|i| (i + 1..TERMS).map(move |j| (i, j))).collect();
     let rows: Vec<Vec<f64>> = pairs
@@ -113,7 +126,7 @@ fn order(name: &str, subject: &Subject<'_>) -> Result<(Reading, Option<Meeting>)
                  additions does"
             );
             let reading = Reading::new(&what, "unexplained", text).found(findings::UNEXPLAINED);
-            return Ok((reading, None));
+            return Ok((reading, unknown));
         };
         sizes[i * TERMS + j] = TERMS - survivors;
         sizes[j * TERMS + i] = TERMS - survivors;
@@ -124,7 +137,7 @@ fn order(name: &str, subject: &Subject<'_>) -> Result<(Reading, Option<Meeting>)
     let Some(tree) = tree(&all, &size) else {
         let text = "the sums of masks and ones fit no tree of additions";
         let reading = Reading::new(&what, "unexplained", text).found(findings::UNEXPLAINED);
-        return Ok((reading.over(&words), None));
+        return Ok((reading.over(&words), unknown));
     };
     let (first, near) = pairs.iter().copied().min_by_key(|&(i, j)| size(i, j)).unwrap_or((0, 1));
     let others = (0..TERMS).filter(|&k| k != first && k != near);
@@ -136,8 +149,10 @@ fn order(name: &str, subject: &Subject<'_>) -> Result<(Reading, Option<Meeting>)
         _ => "any order is within the bounds of `matmul`; a change of it changes bits",
     };
     let reading = Reading::new(&what, describe(&tree), meaning).over(&words);
+    // Two numbers must meet alone, for the third to show what their sum kept.
     let apart = size(first, near) < size(first, far);
-    Ok((reading, apart.then_some(Meeting { first, near, far })))
+    let together = "all terms are added at once: no sum of two of them is rounded alone";
+    Ok((reading, apart.then_some(Meeting { first, near, far }).ok_or(together)))
 }
 
 /// The widest p for which 2^p + 1 - 2^p is still 1, and how the next is rounded.
@@ -204,71 +219,4 @@ fn subnormals(name: &str, subject: &Subject<'_>) -> Result<Reading, Error> {
         "activations and weights below 2^-126 count as zero there"
     };
     Ok(Reading::new(&what, reads, meaning))
-}
-
-/// Integers of alternating bits: no sum of two narrower numbers holds them.
-fn alternating(bits: u32) -> f64 {
-    f64::from(
-        (0..bits).filter(|i| (bits - 1 - i).is_multiple_of(2)).fold(0_u32, |x, i| x | 1 << i) | 1,
-    )
-}
-
-/// Whether an f32 product multiplies f32 numbers.
-fn honesty(name: &str, subject: &Subject<'_>) -> Result<Reading, Error> {
-    let single = |x: f64| vec![x, 0.0, 0.0, 0.0];
-    let sizes: Vec<u32> = (2..=24).collect();
-    let given =
-        subject.rows(&sizes.iter().map(|&b| single(alternating(b))).collect::<Vec<_>>(), 0)?;
-    let exact = sizes.iter().zip(&given).take_while(|&(&b, &[y, _])| y == alternating(b));
-    let bits = 1 + exact.count() as u32;
-    // 4097 * 4095 = 2^24 - 1 in f32; without the product of the low parts it is 2^24.
-    let pair =
-        Tensor::from_f64(subject.dtype, &[2, 4], &[4095.0, 0.0, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0]);
-    let probes = subject.with(&[single(4097.0), single(4099.0), single(pow2(17))], &pair)?;
-    let whole_product = probes[0][0] == 16_777_215.0;
-    let to_nearest = probes[1][1] == 4100.0;
-    let in_range = probes[2][1] == pow2(17);
-    let rounded = correctly_rounded(subject)?;
-    let reads = match (bits, in_range) {
-        (24, _) if whole_product && rounded => "f32",
-        (24, _) if whole_product => "bf16x3",
-        (16.., _) => "bf16x2",
-        (11, true) => "tf32",
-        (11, false) => "f16",
-        (8 | 9, _) => "bf16",
-        _ => "unknown",
-    };
-    let rounding = if to_nearest { "nearest" } else { "toward zero" };
-    let meaning = match reads {
-        "f32" => "operands keep 24 bits and each product is rounded once".to_owned(),
-        "bf16x3" => "operands keep 24 bits, as three bf16 numbers: close to f32, not equal".into(),
-        "tf32" => format!(
-            "operands keep 11 of 24 bits (rounded {rounding}), about 5e-4 relative: no oracle, and not \
-             f32"
-        ),
-        _ => format!("operands keep {bits} of 24 bits: not f32"),
-    };
-    let what = format!("{name}.f32");
-    let words: Vec<u32> =
-        given.iter().chain(&probes).flatten().map(|&y| (y as f32).to_bits()).collect();
-    let reading = Reading::new(&what, reads, meaning).over(&words);
-    Ok(if reads == "f32" { reading } else { reading.found(findings::F32_GEMM) })
-}
-
-/// Whether products of full significands are the nearest f32.
-fn correctly_rounded(subject: &Subject<'_>) -> Result<bool, Error> {
-    let mut state = 0x2545_f491_u32;
-    let mut next = || {
-        // A linear congruential generator's upper bits, as an odd integer of 24 bits.
-        state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-        f64::from(0x80_0001 | state >> 8)
-    };
-    let rows: Vec<Vec<f64>> = (0..64).map(|_| vec![next(), 0.0, 0.0, 0.0]).collect();
-    let (a, b) = (next(), next());
-    let w = Tensor::from_f64(subject.dtype, &[2, 4], &[a, 0.0, 0.0, 0.0, b, 0.0, 0.0, 0.0]);
-    let given = subject.with(&rows, &w)?;
-    Ok(rows.iter().zip(&given).all(|(row, y)| {
-        let right = |w: f64| Exact::of(row[0]).mul(Exact::of(w)).round(F32, Round::NearestEven);
-        *y == [right(a), right(b)]
-    }))
 }

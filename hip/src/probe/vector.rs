@@ -3,7 +3,7 @@
 
 use assay_reference::arith::math;
 
-use super::exact::{Exact, F16, F32, F64, Format, Round};
+use super::exact::{Exact, F16, F32, F64, Format, Round, same};
 use super::operands::{Op, ordinary, subnormal};
 use super::{Reading, findings, words};
 use crate::backend::Backend;
@@ -41,6 +41,8 @@ const SUBNORMALS: [(bool, bool, &str); 4] = [
     (true, false, "flushed in operands"),
     (false, true, "flushed in results"),
 ];
+/// What none of these explains.
+const UNKNOWN: &str = "in no known way";
 
 /// The result that a unit would give.
 fn model(op: Op, format: Format, [a, b, c]: [f64; 3], round: Round, steps: Steps) -> f64 {
@@ -56,10 +58,13 @@ fn model(op: Op, format: Format, [a, b, c]: [f64; 3], round: Round, steps: Steps
         }
         Op::Fma | Op::MulAdd => x.mul(y).add(z),
     };
-    match steps {
+    let y = match steps {
         Steps::ThroughWider => Exact::of(exact.round(wider, round)).round(format, round),
         _ => exact.round(format, round),
-    }
+    };
+    // A number and its negative add to -0 only where sums are rounded down.
+    let is_sum = matches!(op, Op::Add | Op::Fma | Op::MulAdd);
+    if y == 0.0 && is_sum && round == Round::Down { -0.0 } else { y }
 }
 
 /// The code of a number that the format has.
@@ -127,7 +132,7 @@ fn operation(
     };
     let fits = |round: Round, steps: Steps| {
         let mut rows = normal.operands.iter().zip(&normal.results);
-        rows.all(|(&o, &y)| model(op, format, o, round, steps) == y)
+        rows.all(|(&o, &y)| same(model(op, format, o, round, steps), y))
     };
     let found = steps.iter().flat_map(|&s| Round::ALL.map(|r| (r, s))).find(|&(r, s)| fits(r, s));
     let subnormals = read_subnormals(op, format, &low);
@@ -144,7 +149,13 @@ fn operation(
     let relied_on = format == F32 && matches!(op, Op::Add | Op::Mul | Op::Fma);
     let wrong = round != Round::NearestEven || (op == Op::Fma && steps != Steps::Once);
     let reading = Reading::new(what, reads, meaning(op, steps, round, subnormals)).over(&words);
-    Ok(if relied_on && wrong { reading.found(findings::ROUNDING) } else { reading })
+    Ok(if relied_on && wrong {
+        reading.found(findings::ROUNDING)
+    } else if subnormals == UNKNOWN {
+        reading.found(findings::UNEXPLAINED)
+    } else {
+        reading
+    })
 }
 
 fn meaning(op: Op, steps: Steps, round: Round, subnormals: &str) -> String {
@@ -160,23 +171,26 @@ fn meaning(op: Op, steps: Steps, round: Round, subnormals: &str) -> String {
         (Op::Fma, _) => "fmaf rounds twice: kernels assume once".to_owned(),
         _ => "correctly rounded".to_owned(),
     };
-    if subnormals != "kept" {
+    if subnormals == UNKNOWN {
+        out += "; subnormals are neither kept nor flushed";
+    } else if subnormals != "kept" {
         out += "; small terms vanish (`assay check` tries that with subnormals flushed)";
     }
     out
 }
 
 fn read_subnormals(op: Op, format: Format, low: &Measured) -> &'static str {
-    let flush = |on: bool, x: f64| if on && format.is_subnormal(x) { 0.0 } else { x };
+    let flush =
+        |on: bool, x: f64| if on && format.is_subnormal(x) { 0.0_f64.copysign(x) } else { x };
     let explains = |operands: bool, results: bool| {
         low.operands.iter().zip(&low.results).all(|(o, &y)| {
             let o = o.map(|x| flush(operands, x));
             let exact = model(op, format, o, Round::NearestEven, Steps::Once);
-            flush(results, exact) == y
+            same(flush(results, exact), y)
         })
     };
     let found = SUBNORMALS.iter().find(|&&(operands, results, _)| explains(operands, results));
-    found.map_or("in no known way", |&(_, _, name)| name)
+    found.map_or(UNKNOWN, |&(_, _, name)| name)
 }
 
 /// A reading for results that are not correctly rounded: how far off they are.
@@ -193,10 +207,14 @@ fn inexact(what: &str, op: Op, format: Format, m: &Measured, subnormals: &str) -
     // Approximate quotients and roots are a compiler's choice; 3 ulp is what OpenCL asks of them.
     if matches!(op, Op::Div | Op::Sqrt) && worst <= 3.0 {
         let reads = format!("within {} ulp, subnormals {subnormals}", worst.ceil().max(1.0));
-        return Reading::new(what, reads, "not correctly rounded: an approximate instruction");
+        let meaning = "not correctly rounded: an approximate instruction";
+        let reading = Reading::new(what, reads, meaning);
+        let unknown = subnormals == UNKNOWN;
+        return if unknown { reading.found(findings::UNEXPLAINED) } else { reading };
     }
-    let differs =
-        |(o, y): &(&[f64; 3], &f64)| model(op, format, **o, Round::NearestEven, Steps::Once) != **y;
+    let differs = |(o, y): &(&[f64; 3], &f64)| {
+        !same(model(op, format, **o, Round::NearestEven, Steps::Once), **y)
+    };
     let first = rows.find(differs);
     let example = first.map_or(String::new(), |([a, b, c], y)| {
         let right = model(op, format, [*a, *b, *c], Round::NearestEven, Steps::Once);
@@ -213,10 +231,16 @@ fn exponential(backend: &Backend, options: &LaunchOptions) -> Result<Reading, Er
     let m = run(backend, options, F32, EXP, arguments)?;
     let errors = m.operands.iter().zip(&m.results).map(|(o, y)| {
         let exact = math::exp(o[0]);
-        ((y - exact) / F32.ulp(exact)).abs()
+        let error = ((y - exact) / F32.ulp(exact)).abs();
+        // No argument here has a NaN or an infinity for its result.
+        if error.is_nan() { f64::INFINITY } else { error }
     });
-    let worst = errors.fold(0.0, |worst: f64, e| if e > worst || e.is_nan() { e } else { worst });
-    let bound = worst.ceil().max(1.0);
+    let bound = errors.fold(1.0, |worst: f64, e| worst.max(e.ceil()));
+    if bound.is_infinite() {
+        let meaning = "NaN or infinity where the result is an ordinary number";
+        let reading = Reading::new("f32.exp", "unexplained", meaning);
+        return Ok(reading.found(findings::UNEXPLAINED).over(&m.words));
+    }
     let (reads, meaning) = (
         format!("within {bound} ulp"),
         if bound <= 2.0 {

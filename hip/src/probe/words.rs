@@ -6,7 +6,7 @@ use std::ptr;
 
 use assay_reference::{Dtype, Tensor};
 
-use crate::backend::{Backend, Call};
+use crate::backend::{Backend, Call, Launched};
 use crate::error::Error;
 use crate::finding::LaunchStatus;
 use crate::options::LaunchOptions;
@@ -32,6 +32,19 @@ pub(super) fn run(
     op: i32,
     operands: &[[u32; 3]],
 ) -> Result<Vec<u32>, Error> {
+    let launched = launch(backend, options, launcher, op, operands)?;
+    completed(launcher, &launched.report.status)?;
+    Ok(words(&launched))
+}
+
+/// The same, however it ended.
+pub(super) fn launch(
+    backend: &Backend,
+    options: &LaunchOptions,
+    launcher: &'static str,
+    op: i32,
+    operands: &[[u32; 3]],
+) -> Result<Launched, Error> {
     let address = backend.launcher(launcher)?;
     // SAFETY: the probes of this folder define their launchers with this signature.
     let function = unsafe { std::mem::transmute::<*const c_void, Launcher>(address) };
@@ -44,11 +57,13 @@ pub(super) fn run(
     let c = call.input::<u32>("c", &Tensor::from_i32(&[n], &column(2)))?;
     let out = call.output::<u32>("out", Dtype::I32, &[n])?;
     // SAFETY: four buffers of n words on the backend that the launcher belongs to.
-    let launched =
-        call.run(|| unsafe { function(a, b, c, out, op, n as c_int, ptr::null_mut()) })?;
-    completed(launcher, &launched.report.status)?;
+    call.run(|| unsafe { function(a, b, c, out, op, n as c_int, ptr::null_mut()) })
+}
+
+/// The output's words.
+pub(super) fn words(launched: &Launched) -> Vec<u32> {
     let bytes = launched.output().bytes();
-    Ok(bytes.chunks_exact(4).map(|w| u32::from_le_bytes([w[0], w[1], w[2], w[3]])).collect())
+    bytes.chunks_exact(4).map(|w| u32::from_le_bytes([w[0], w[1], w[2], w[3]])).collect()
 }
 
 /// An error for a launch that did not end well.

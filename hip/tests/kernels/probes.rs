@@ -1,6 +1,7 @@
 //! The device probes: what they read of the emulator's units, and of units that are other on purpose.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use assay_hip::emu::{Compiler, Mode};
 use assay_hip::probe::{Reading, gemm, probe, sgemm};
@@ -81,6 +82,7 @@ fn probes_read_the_emulators_units_as_ieee_units_without_contraction() {
             ("sgemm.accumulator", "24 bits, nearest_even", None),
             ("sgemm.subnormals", "operands kept, results kept", None),
             ("sgemm.f32", "f32", None),
+            ("sgemm.f32 large", "f32", None),
         ],
     );
 }
@@ -141,6 +143,25 @@ fn units_that_round_otherwise_read_so() {
     );
     let exp = &by_name(readings("vector", &others, &LaunchOptions::default()))["f32.exp"].0;
     assert_ne!(exp, "within 1 ulp");
+    // Subnormals that are neither kept nor flushed, and zeros of the wrong sign.
+    let lifted = "case kAdd: { const float s = a + b; \
+                  return s != 0.0f && __builtin_fabsf(s) < 1.17549435e-38f ? 1.17549435e-38f : s; }";
+    let minus = "case kMulAdd: { const float r = a * b + c; return r == 0.0f ? -0.0f : r; }";
+    check(
+        "vector",
+        &[("case kAdd: return a + b;", lifted), ("case kMulAdd: return a * b + c;", minus)],
+        &[
+            ("f32.add", "nearest_even, subnormals in no known way", Some("probe.unexplained")),
+            ("f32.mul_add", "unexplained", Some("probe.unexplained")),
+        ],
+    );
+    // One NaN, and not the last.
+    let nan = "default: return a > 0.0f && a < 0.2f ? __uint_as_float(0x7fc00000u) : expf(a);";
+    check(
+        "vector",
+        &[("default: return expf(a);", nan)],
+        &[("f32.exp", "unexplained", Some("probe.unexplained"))],
+    );
 }
 
 #[test]
@@ -177,6 +198,35 @@ fn conversions_that_round_otherwise_read_so() {
             None,
         )],
     );
+    let unsigned = "case kOwnBf16: out[i] = x == 0.0f ? 0u : float_to_bf16(x); break;";
+    check(
+        "convert",
+        &[(bf16, unsigned)],
+        &[("f32_to_bf16.own", "unexplained", Some("probe.unexplained"))],
+    );
+    // Rounded right, but what is too large is another number than kernels assume.
+    let saturating = "case kOwnBf16: { const unsigned u = float_to_bf16(x); \
+                      out[i] = (u & 0x7fffu) == 0x7f80u ? u - 1u : u; break; }";
+    check(
+        "convert",
+        &[(bf16, saturating)],
+        &[(
+            "f32_to_bf16.own",
+            "nearest_even, subnormals kept, too large saturates, infinity too, NaN stays",
+            rounding,
+        )],
+    );
+    let infinite = "case kOwnE5m2: { const unsigned u = float_to_fp8_e5m2(x); \
+                    out[i] = __builtin_fabsf(x) > 57344.0f && x == x ? (u & 0x80u) | 0x7cu : u; break; }";
+    check(
+        "convert",
+        &[("case kOwnE5m2: out[i] = float_to_fp8_e5m2(x); break;", infinite)],
+        &[(
+            "f32_to_e5m2.own",
+            "ocp, nearest_even, subnormals kept, too large becomes infinity, NaN stays",
+            rounding,
+        )],
+    );
     let noise = "case kOwnF16: out[i] = float_to_f16(x) ^ (i == 40); break;";
     check(
         "convert",
@@ -200,6 +250,23 @@ fn a_block_whose_upper_waves_do_not_run_is_counted() {
     );
     let refused = ("op > 1024", "op > 512");
     check("canary", &[refused], &[("block.1024_threads", "refused", Some("probe.canary"))]);
+    // What stops a launch is told apart, and the smaller blocks are measured all the same.
+    let wild =
+        "if (threads > 512) *reinterpret_cast<unsigned*>(static_cast<unsigned long>(threads)) = 0;";
+    check(
+        "canary",
+        &[(store, &format!("{wild} {store}"))],
+        &[
+            ("block.512_threads", "every thread ran", None),
+            ("block.1024_threads", "failed", Some("probe.canary")),
+        ],
+    );
+    let endless = "volatile int on = threads > 512; while (on) {}";
+    let deadline = Duration::from_millis(300);
+    let options = LaunchOptions { deadline, ..LaunchOptions::default() };
+    let found = by_name(readings("canary", &[(store, &format!("{endless} {store}"))], &options));
+    assert_eq!(found["block.512_threads"].0, "every thread ran");
+    assert_eq!(found["block.1024_threads"], ("hang".to_owned(), Some("probe.canary")));
 }
 
 #[test]
@@ -230,9 +297,11 @@ fn an_f32_product_in_fewer_bits_is_told_from_f32() {
         let parts = parts.replace("kHalf", half);
         let found =
             readings("sgemm", &[(anchor, &parts), (plain, &body)], &LaunchOptions::default());
-        let meaning = found.last().unwrap().meaning.clone();
-        let (given, finding) = &by_name(found)["sgemm.f32"];
+        let meaning = found.iter().find(|r| r.what == "sgemm.f32").unwrap().meaning.clone();
+        let found = by_name(found);
+        let (given, finding) = &found["sgemm.f32"];
         assert_eq!((given.as_str(), *finding), (reads, Some("probe.f32_gemm")), "{body}");
+        assert_eq!(found["sgemm.f32 large"], ("not f32".to_owned(), Some("probe.f32_gemm")));
         if reads == "tf32" {
             let to = if half == "0u" { "toward zero" } else { "nearest" };
             assert!(meaning.contains(to), "{meaning}");
@@ -240,10 +309,33 @@ fn an_f32_product_in_fewer_bits_is_told_from_f32() {
     }
 }
 
+/// As a library does that has other kernels for large matrices.
+#[test]
+fn an_f32_product_in_fewer_bits_only_where_it_is_large_is_seen() {
+    let body = "return fmaf(x, w, sum);";
+    let cut = "__uint_as_float(__float_as_uint(x) & 0xffffe000u)";
+    let signature = "float multiply_add(float x, float w, float sum) {";
+    let call = "sum = multiply_add(row[j], column[j], sum);";
+    check(
+        "sgemm",
+        &[
+            (signature, "float multiply_add(float x, float w, float sum, bool large) {"),
+            (body, &format!("return fmaf(large ? {cut} : x, w, sum);")),
+            (call, "sum = multiply_add(row[j], column[j], sum, m >= 256 && n >= 256);"),
+        ],
+        &[("sgemm.f32", "f32", None), ("sgemm.f32 large", "not f32", Some("probe.f32_gemm"))],
+    );
+}
+
 /// A product whose sums are made by `sum` of a row's products.
 fn summed(sum: impl Fn(&[f32]) -> f32) -> Vec<Reading> {
     let product = |x: &Tensor, w: &Tensor| -> Result<Tensor, Error> {
         let ([m, k], n) = ([x.shape()[0], x.shape()[1]], w.shape()[0]);
+        // Sums of the host take their time: no large ones.
+        if k > 64 {
+            let (expected, given) = ("at most 64 terms".to_owned(), k.to_string());
+            return Err(Error::Argument { kernel: "product", argument: "x", expected, given });
+        }
         let (x, w) = (x.to_f64(), w.to_f64());
         let mut y = Vec::new();
         for i in 0..m * n {
@@ -284,9 +376,21 @@ fn orders_and_accumulators_are_read_from_outside() {
         })
     };
     assert_eq!(order(&fused), "4 at once, one group after another");
+    // All of them at once, exactly.
+    let at_once = |p: &[f32]| {
+        let big: f64 = p.iter().filter(|x| x.abs() > 1e20).map(|x| f64::from(*x)).sum();
+        let few = p.iter().any(|x| x.abs() > 1e20);
+        let rest = p.iter().filter(|x| x.abs() <= 1e20).map(|x| f64::from(*x)).sum::<f64>();
+        if few { big as f32 } else { rest as f32 }
+    };
+    assert_eq!(order(&at_once), "all 64 at once");
 
     let accumulator = |sum: &dyn Fn(&[f32]) -> f32| reads(summed(sum), "product.accumulator");
     assert_eq!(accumulator(&chain), ("24 bits, nearest_even".to_owned(), None));
+    let large = reads(summed(chain), "product.f32 large");
+    assert_eq!(large, ("not measured".to_owned(), None));
+    // Nothing is said in silence.
+    assert_eq!(accumulator(&at_once), ("not measured".to_owned(), None));
     let wide = |p: &[f32]| p.iter().fold(0.0_f64, |s, x| s + f64::from(*x)) as f32;
     let backwards = |p: &[f32]| p.iter().rev().fold(0.0_f32, |s, x| s + x);
     assert_eq!(accumulator(&backwards), ("24 bits, nearest_even".to_owned(), None));

@@ -55,4 +55,6 @@ fn without_a_device_nothing_is_measured_and_nothing_kept() {
     let run = cli::assay(["device-probe", "--probe", "vectors"]);
     assert_eq!(run.code, 2);
     assert!(run.stderr.contains("known are vector, convert"), "{}", run.stderr);
+    // Once, whatever builds it has.
+    assert_eq!(run.stderr.matches("matrix_layout").count(), 1, "{}", run.stderr);
 }

@@ -1,5 +1,8 @@
 //! `assay device-probe`.
 
+#[cfg(test)]
+mod tests;
+
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
@@ -7,7 +10,7 @@ use anyhow::bail;
 use assay_hip::emu::{Compiler, Mode};
 use assay_hip::probe::{PROBES, Probe, Reading, gemm};
 use assay_hip::vendor::{self, Subject};
-use assay_hip::{Backend, Error, Identity, Kernel, LaunchOptions, Matrix};
+use assay_hip::{Backend, Error, Identity, Kernel, LaunchOptions, LaunchReport, Matrix};
 use assay_reference::{Case, Dtype, Tensor};
 use clap::{Args, ValueEnum};
 use serde::Serialize;
@@ -117,13 +120,14 @@ pub(super) fn run(args: &ProbeArgs) -> anyhow::Result<u8> {
         ledger::check_writable(path)?;
     }
     let mut all = everything(args.backend);
-    let known: Vec<&str> = all.iter().map(What::name).collect();
+    let mut known: Vec<&str> = all.iter().map(What::name).collect();
+    known.dedup(); // the builds of a probe follow each other
     if let Some(name) = args.probe.iter().find(|name| !known.contains(&name.as_str())) {
         bail!("there is no probe `{name}` here; known are {}", known.join(", "));
     }
     all.retain(|what| args.probe.is_empty() || args.probe.iter().any(|name| name == what.name()));
-    let probes =
-        all.iter().map(|what| one(args.backend, what)).collect::<anyhow::Result<Vec<_>>>()?;
+    let probes: Vec<Measured> =
+        all.iter().map(|what| one(args.backend, what)).collect::<anyhow::Result<_>>()?;
     let findings = probes.iter().any(|m| !m.findings.is_empty());
     let measured = probes.iter().any(|m| m.skipped.is_none());
     let (code, result, said) = match (findings, measured) {
@@ -142,45 +146,60 @@ pub(super) fn run(args: &ProbeArgs) -> anyhow::Result<u8> {
     Ok(code)
 }
 
-/// Measures one; what cannot be reached is skipped with the reason.
+/// Measures one. An error stops all of them only where it is none of the device's or the library's.
 fn one(on: Where, what: &What) -> anyhow::Result<Measured> {
-    let measured = measure(on, what);
-    let probe = what.label();
-    let (readings, identity) = match measured {
-        Ok((readings, identity)) => (readings, Some(identity)),
-        Err(Error::NoDevice { reason }) => {
-            let skipped = Some(format!("no device: {reason}"));
-            let (readings, findings) = (Vec::new(), Vec::new());
-            return Ok(Measured { probe, skipped, readings, findings, identity: None });
-        }
-        Err(e @ Error::NoLibrary { .. }) => {
-            let (readings, findings) = (Vec::new(), Vec::new());
-            let skipped = Some(e.to_string());
-            return Ok(Measured { probe, skipped, readings, findings, identity: None });
-        }
-        Err(e @ Error::Library { .. }) => {
-            let findings = vec![Finding::new("library_error", e.to_string())];
-            return Ok(Measured {
-                probe,
-                skipped: None,
-                readings: Vec::new(),
-                findings,
-                identity: None,
-            });
-        }
-        Err(e) => return Err(anyhow::Error::from(e).context(format!("probe {probe}"))),
+    let (identity, given) = match measure(on, what) {
+        Ok((identity, given)) => (Some(identity), given),
+        Err(e) => (None, Err(e)),
     };
-    let findings = readings
-        .iter()
-        .filter_map(|r| {
-            let text = format!("{}: {}: {}", r.what, r.reads, r.meaning);
-            r.finding.map(|name| Finding::new(name, text))
-        })
-        .collect();
-    Ok(Measured { probe, skipped: None, readings, findings, identity })
+    Measured::of(what.label(), identity, given)
 }
 
-fn measure(on: Where, what: &What) -> Result<(Vec<Reading>, Identity), Error> {
+impl Measured {
+    /// What cannot be reached is skipped with the reason. A call that fails is a finding of this probe, so
+    /// that the readings of the others stand.
+    fn of(
+        probe: String,
+        identity: Option<Identity>,
+        given: Result<Vec<Reading>, Error>,
+    ) -> anyhow::Result<Measured> {
+        let (mut readings, mut findings, mut skipped) = (Vec::new(), Vec::new(), None);
+        match given {
+            Ok(given) => readings = given,
+            Err(Error::NoDevice { reason }) => skipped = Some(format!("no device: {reason}")),
+            Err(e @ Error::NoLibrary { .. }) => skipped = Some(e.to_string()),
+            Err(e @ Error::Library { .. }) => {
+                findings.push(Finding::new("library_error", e.to_string()));
+            }
+            // After a call that failed the runtime refuses memory too.
+            Err(e @ (Error::Hip { .. } | Error::Launch { .. } | Error::Memory { .. })) => {
+                findings.push(Finding::new("probe.failed", e.to_string()));
+            }
+            Err(e) => return Err(anyhow::Error::from(e).context(format!("probe {probe}"))),
+        }
+        findings.extend(readings.iter().filter_map(|r| {
+            let text = format!("{}: {}: {}", r.what, r.reads, r.meaning);
+            r.finding.map(|name| Finding::new(name, text))
+        }));
+        Ok(Measured { probe, skipped, readings, findings, identity })
+    }
+
+    /// Its entry in a ledger, of what failed too; `None` when it was skipped, or what ran is not known.
+    fn entry(&self) -> Option<Entry> {
+        let identity = self.identity.clone().filter(|_| self.skipped.is_none())?;
+        Some(match self.findings.first() {
+            Some(failed) if self.readings.is_empty() => {
+                Entry::of_failed_probe(&failed.name, identity)
+            }
+            _ => Entry::of_probe(&self.readings, identity),
+        })
+    }
+}
+
+/// What a probe gave, and the identity of what ran, which may be had where the readings may not.
+type Given = (Identity, Result<Vec<Reading>, Error>);
+
+fn measure(on: Where, what: &What) -> Result<Given, Error> {
     let options = LaunchOptions::default();
     let backend = |source: &str, matrix: Matrix| match on {
         Where::Emu => {
@@ -192,7 +211,7 @@ fn measure(on: Where, what: &What) -> Result<(Vec<Reading>, Identity), Error> {
     match what {
         What::Probe(probe, matrix) => {
             let backend = backend(probe.source, *matrix)?;
-            Ok(((probe.measure)(&backend, &options)?, backend.probe_identity(probe)?))
+            Ok((backend.probe_identity(probe)?, (probe.measure)(&backend, &options)))
         }
         What::Product(kernel, matrix) => {
             product(&backend(kernel.source, *matrix)?, kernel, (&what.label(), Dtype::Bf16))
@@ -209,7 +228,7 @@ fn product(
     backend: &Backend,
     kernel: &Kernel,
     (label, dtype): (&str, Dtype),
-) -> Result<(Vec<Reading>, Identity), Error> {
+) -> Result<Given, Error> {
     let options = LaunchOptions::default();
     let case = |x: &Tensor, w: &Tensor| Case {
         op: kernel.op.into(),
@@ -223,12 +242,25 @@ fn product(
     // Kernels of decode take few rows.
     let zeros = |rows: usize| Tensor::from_f64(dtype, &[rows, 64], &vec![0.0; rows * 64]);
     let few = kernel.accepts(&case(&zeros(64), &zeros(16))).is_err().then_some(8);
-    let readings = gemm::measure(label, dtype, few, &|x, w| -> Result<Tensor, Error> {
-        Ok((kernel.run)(backend, &case(x, w), &options)?.output().clone())
-    })?;
     let identity = backend.identity(kernel)?;
+    let given = gemm::measure(label, dtype, few, &|x, w| -> Result<Tensor, Error> {
+        let launched = (kernel.run)(backend, &case(x, w), &options)?;
+        sound(kernel.name, &launched.report)?;
+        Ok(launched.output().clone())
+    });
     let name = format!("probe.{}", kernel.name);
-    Ok((readings, Identity { kernel: name, ..identity }))
+    Ok((Identity { kernel: name, ..identity }, given))
+}
+
+/// An error for a launch that did not end well, or that the memory checks object to: what it stored is no
+/// reading.
+fn sound(kernel: &'static str, report: &LaunchReport) -> Result<(), Error> {
+    if report.is_clean() {
+        return Ok(());
+    }
+    let said: Vec<String> = report.findings.iter().map(ToString::to_string).collect();
+    let what = format!("the launch ended as {:?}; {}", report.status, said.join("; "));
+    Err(Error::Launch { kernel, probe: "the device probe".to_owned(), what })
 }
 
 fn text(probes: &[Measured], on: Where) -> String {
@@ -251,12 +283,9 @@ fn text(probes: &[Measured], on: Where) -> String {
     out.trim_end().to_owned() + "\n"
 }
 
-/// Appends an entry for each probe that measured something.
+/// Appends an entry for each probe that measured something, or failed.
 fn record(path: &Path, args: &ProbeArgs, probes: &[Measured]) -> anyhow::Result<()> {
-    let entries: Vec<Entry> = probes
-        .iter()
-        .filter_map(|m| Some(Entry::of_probe(&m.readings, m.identity.clone()?)))
-        .collect();
+    let entries: Vec<Entry> = probes.iter().filter_map(Measured::entry).collect();
     let added = entries.len();
     let ledger = ledger::append(path, entries)?;
     let (of, head) = (ledger.entries().len(), ledger.head());

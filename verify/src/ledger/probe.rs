@@ -42,4 +42,13 @@ impl Entry {
             date: time::now(),
         }
     }
+
+    /// The entry for a probe that gave nothing, for the finding of this name.
+    pub fn of_failed_probe(finding: &str, identity: Identity) -> Entry {
+        let mut entry = Entry::of_probe(&[], identity);
+        entry.evidence.outputs = None;
+        entry.outcome.result = Ended::Fail;
+        entry.outcome.findings.push(finding.into());
+        entry
+    }
 }
