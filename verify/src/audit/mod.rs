@@ -34,6 +34,8 @@ pub use self::codes::{Code, all as codes};
 pub use self::found::{Audit, Item};
 pub use self::hash::Hash;
 
+pub(crate) use self::found::list;
+
 use self::files::Files;
 use self::found::Found;
 

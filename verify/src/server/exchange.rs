@@ -13,6 +13,8 @@ use serde_json::{Value, json};
 const MAX_BYTES: u64 = 512 << 20;
 /// The longest answer that is read, bytes: the log-probabilities of 8192 tokens are a tenth of it.
 const MAX_ANSWER: usize = 32 << 20;
+/// The name of what is no exchange: why no more was asked, and what was left out.
+pub(super) const STOPPED: &str = "stopped";
 /// Characters of a body that is no JSON which are kept.
 const KEPT: usize = 2000;
 
