@@ -296,6 +296,30 @@ fn values_that_no_weight_has() {
     }
 }
 
+/// A scale of zero makes weights of zero, whatever is packed.
+#[test]
+fn scales_that_are_zero() {
+    for (folder, scales) in [
+        ("checkpoints/gptq-qwen3", "model.layers.1.mlp.down_proj.scales"),
+        ("checkpoints/ct-qwen3", "model.layers.0.mlp.down_proj.weight_scale"),
+        ("checkpoints/fp8-qwen3", "model.layers.0.mlp.down_proj.weight_scale_inv"),
+    ] {
+        let copy = Copy::of(folder);
+        copy.tensors(FILE, |t| {
+            let edited = t[scales].map(|_, _| 0.0);
+            t.insert(scales.into(), edited);
+        });
+        found_in_data(&copy, &["A426"], &[scales]);
+    }
+    let copy = Copy::of("checkpoints/gptq-qwen3");
+    let scales = "model.layers.1.mlp.down_proj.scales";
+    copy.tensors(FILE, |t| {
+        let edited = t[scales].map(|i, v| if (100..164).contains(&i) { 0.0 } else { v });
+        t.insert(scales.into(), edited);
+    });
+    found_in_data(&copy, &["A428"], &[scales, "64 zeros"]);
+}
+
 #[test]
 fn a_stored_head_that_is_not_the_embedding_to_which_it_is_tied() {
     let copy = qwen3();
