@@ -72,7 +72,7 @@ pub fn audit(
         None => out.unchecked("tensors against the architecture: config.json is not understood"),
     }
     if let Some(inferred) = &inferred {
-        quant::check(inferred, understood.as_ref(), &files, options.data, &mut out);
+        quant::check(inferred, &files, options.data, &mut out);
         release::check(dir, inferred, understood.as_ref(), &files, &mut out);
     }
     text::check(dir, inferred.as_ref(), &files, &mut out);
