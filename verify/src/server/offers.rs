@@ -79,6 +79,7 @@ pub(super) fn not_tested(
             "tokenizer and chat template at the server: no /tokenize; compare a prompt from its log with `assay template --captured`",
         );
     }
+    say("the text of answers: only token ids and log-probabilities are compared");
     if model.templates.is_none() {
         say("chat: the model's folder has no chat template that can be read");
     }
