@@ -296,6 +296,21 @@ fn values_that_no_weight_has() {
     }
 }
 
+/// A folder from anywhere may hold a pipe under the name of a file: it is not waited for.
+#[test]
+fn a_pipe_beside_the_weights_is_not_opened() {
+    let copy = qwen3();
+    let pipe = copy.file("model.safetensors.sha256");
+    let made = std::process::Command::new("mkfifo").arg(&pipe).status();
+    if !made.is_ok_and(|s| s.success()) {
+        eprintln!("skipped: no mkfifo");
+        return;
+    }
+    // Whoever reads it gets another hash, so that opening it is a finding and no test without end.
+    std::thread::spawn(move || fs::write(pipe, "0".repeat(64)));
+    found_with(copy.path(), Options { data: false, hash: true }, &[], &[]);
+}
+
 /// A scale of zero makes weights of zero, whatever is packed.
 #[test]
 fn scales_that_are_zero() {
