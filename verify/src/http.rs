@@ -6,8 +6,8 @@ use std::time::Duration;
 use anyhow::{bail, ensure};
 use serde_json::Value;
 
-/// The longest answer that is read.
-const MAX_BYTES: u64 = 256 << 20;
+/// The longest answer that is read, bytes: the log-probabilities of 8192 tokens are a tenth of it.
+pub(crate) const MAX_BYTES: u64 = 32 << 20;
 /// Times that a request is sent when the connection fails or a gateway says that it is busy.
 const TRIES: u32 = 3;
 /// The pause before the second try; it doubles.

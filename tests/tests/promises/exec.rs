@@ -104,6 +104,18 @@ fn what_says_nothing_of_the_numbers_is_no_pass() {
     refused("--timeout 0", &["python3", CHILD, "right"], &["--timeout", "above 0"]);
 }
 
+/// The small cases show every fault together. A child that takes some of them has passed those alone, and what these
+/// cannot see is said: sums of small integers are the same in f16.
+#[test]
+fn a_child_that_takes_few_of_the_small_cases_is_no_bare_pass() {
+    let run = exec(ADD, &["exact"]);
+    assert_eq!(run.code, 0, "{run:#?}");
+    assert!(run.stdout.contains("faults that these cases cannot see"), "{run:#?}");
+    assert!(run.stdout.contains("add.sum_f16"), "{run:#?}");
+    let run = exec(ADD, &["right"]);
+    assert!(run.code == 0 && !run.stdout.contains("cannot see"), "{run:#?}");
+}
+
 /// A megabyte of standard error a case is read while the answer is awaited.
 #[test]
 fn a_talkative_child_blocks_nothing() {

@@ -1,6 +1,7 @@
 //! `assay probe` judges a server from outside: recordings of real vLLM (golden/vllm), sound and damaged, and a server
 //! of this test's own for what no vLLM does.
 
+mod exchanges;
 mod gptq;
 mod recordings;
 mod transport;

@@ -9,7 +9,7 @@ use assay_reference::checkpoint::{Config, expected};
 use rayon::prelude::*;
 
 use super::files::Files;
-use super::found::{Found, plural};
+use super::found::Found;
 
 /// Bytes that are read at a time.
 const BLOCK: usize = 1 << 20;
@@ -71,20 +71,22 @@ fn judge(files: &Files, name: &str, v: &Values, out: &mut Found) {
         );
         out.add("data.not_finite", place(), what);
     }
-    let is_weight =
-        [".weight", ".qweight", ".weight_packed", ".bias"].iter().any(|s| name.ends_with(s));
-    if !is_weight || v.count < 2 {
+    let ends = |with: &[&str]| with.iter().any(|s| name.ends_with(s));
+    let is_weight = ends(&[".weight", ".qweight", ".weight_packed", ".bias"]);
+    // One scale may be all that a tensor has, and equal ones are nothing odd.
+    let is_scale = ends(&[".scales", ".weight_scale", ".weight_scale_inv"]);
+    if !(is_weight && v.count > 1 || is_scale && v.count > 0) {
         return;
     }
     if v.zeros == v.count {
-        out.add(
-            "data.all_zero",
-            place(),
-            format!("all {} are zero", plural(v.count as usize, "value")),
-        );
-    } else if v.constant && dims.len() > 1 {
+        let what = match v.count {
+            1 => "its only value is zero".to_owned(),
+            n => format!("all {n} values are zero"),
+        };
+        out.add("data.all_zero", place(), what);
+    } else if v.constant && is_weight && dims.len() > 1 {
         out.add("data.constant", place(), format!("all {} values are the same", v.count));
-    } else if v.constant {
+    } else if v.constant && is_weight {
         out.note(format!("{}: all {} values are the same", place(), v.count));
     } else if let Some(what) = run(name, dims, v) {
         out.add("data.zero_run", place(), what);

@@ -147,7 +147,7 @@ fn clean(text: &str, longest: usize) -> String {
 }
 
 /// At most five of `names`, quoted, and how many more there are.
-pub(super) fn list<'a>(names: impl IntoIterator<Item = &'a str>) -> String {
+pub(crate) fn list<'a>(names: impl IntoIterator<Item = &'a str>) -> String {
     const SHOWN: usize = 5;
     let mut names = names.into_iter();
     let shown: Vec<String> = names.by_ref().take(SHOWN).map(quoted).collect();

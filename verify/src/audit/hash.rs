@@ -123,8 +123,9 @@ fn stated(dir: &Path, name: &str) -> Option<Expected> {
     Some(from(blob, "the name in the hub's cache"))
 }
 
-/// A small text file.
+/// A small text file; a pipe would wait for its writer.
 fn small(path: &Path) -> Option<String> {
+    std::fs::metadata(path).ok().filter(std::fs::Metadata::is_file)?;
     let mut text = String::new();
     File::open(path).ok()?.take(1 << 20).read_to_string(&mut text).ok()?;
     Some(text)

@@ -34,6 +34,8 @@ pub use self::codes::{Code, all as codes};
 pub use self::found::{Audit, Item};
 pub use self::hash::Hash;
 
+pub(crate) use self::found::list;
+
 use self::files::Files;
 use self::found::Found;
 
@@ -70,7 +72,7 @@ pub fn audit(
         None => out.unchecked("tensors against the architecture: config.json is not understood"),
     }
     if let Some(inferred) = &inferred {
-        quant::check(inferred, understood.as_ref(), &files, options.data, &mut out);
+        quant::check(inferred, &files, options.data, &mut out);
         release::check(dir, inferred, understood.as_ref(), &files, &mut out);
     }
     text::check(dir, inferred.as_ref(), &files, &mut out);

@@ -1,6 +1,8 @@
 //! The quantisation's description against shapes and data of the packed tensors.
 
-use assay_reference::checkpoint::Config;
+use std::collections::BTreeMap;
+
+use assay_reference::Tensor;
 use serde_json::{Value, json};
 
 use super::files::Files;
@@ -64,13 +66,7 @@ impl Described {
 const MOST_INDEX: u64 = 4 << 20;
 
 /// Holds description and data against each other; `full` reads every zero point.
-pub(super) fn check(
-    inferred: &Inferred,
-    config: Option<&Config>,
-    files: &Files,
-    full: bool,
-    out: &mut Found,
-) {
+pub(super) fn check(inferred: &Inferred, files: &Files, full: bool, out: &mut Found) {
     let Some(described) = &inferred.described else { return };
     let gptq = described.method.as_deref() == Some("gptq");
     let awq = described.method.as_deref() == Some("awq");
@@ -87,7 +83,6 @@ pub(super) fn check(
     if gptq {
         group_indices(described, files, out);
     }
-    let _ = config;
 }
 
 /// Layers with a part of this ending.
@@ -95,9 +90,27 @@ fn layers<'a>(files: &'a Files, part: &'static str) -> impl Iterator<Item = &'a 
     files.tensors.keys().filter_map(move |n| n.strip_suffix(part))
 }
 
-/// Group indices: within range, and in order where the description says so.
+/// A group that has not as many rows as it should: any order of the rows keeps their number.
+fn odd_group(index: &Tensor, groups: u64, size: u64) -> Option<String> {
+    let k = index.len() as u64;
+    let mut counts: BTreeMap<u64, u64> = BTreeMap::new();
+    for i in 0..index.len() {
+        *counts.entry(index.get_i64(i) as u64).or_default() += 1;
+    }
+    // The last has the rest. Groups beyond all rows have none.
+    (0..groups.min(k + 1)).find_map(|g| {
+        let expected = size.min(k.saturating_sub(g.saturating_mul(size)));
+        let found = counts.get(&g).copied().unwrap_or(0);
+        (found != expected).then(|| {
+            format!("group {g} has {found} of {k} input rows, where {expected} belong to it")
+        })
+    })
+}
+
+/// Group indices: within range, as many rows in each group as it has, and in order where the description says so.
 fn group_indices(described: &Described, files: &Files, out: &mut Found) {
     let (mut unsorted, mut beyond) = (Vec::new(), Vec::new());
+    let mut odd: Vec<(&str, String)> = Vec::new();
     let (mut detail, mut seen) = (String::new(), 0);
     for path in layers(files, ".g_idx") {
         let name = format!("{path}.g_idx");
@@ -105,7 +118,10 @@ fn group_indices(described: &Described, files: &Files, out: &mut Found) {
         let Some(&[groups, _]) = files.shape(&format!("{path}.scales")) else { continue };
         seen += 1;
         let k = index.len() as u64;
-        let size = k.div_ceil(groups.max(1)).max(1);
+        // The described size where it makes as many groups as there are: the last may have fewer rows.
+        let described = described.group_size.and_then(|s| u64::try_from(s).ok());
+        let size = described.filter(|s| *s > 0 && k.div_ceil(*s) == groups);
+        let size = size.unwrap_or(k.div_ceil(groups.max(1))).max(1);
         let mut sorted = true;
         for i in 0..index.len() {
             let g = index.get_i64(i);
@@ -119,8 +135,14 @@ fn group_indices(described: &Described, files: &Files, out: &mut Found) {
             }
             sorted &= g as u64 == i as u64 / size;
         }
-        if !sorted && beyond.last() != Some(&path) {
-            unsorted.push(path);
+        if beyond.last() == Some(&path) {
+            continue;
+        }
+        match odd_group(&index, groups, size) {
+            // Nor is it in any order that could be said.
+            Some(what) => odd.push((path, what)),
+            None if !sorted => unsorted.push(path),
+            None => {}
         }
     }
     if let Some(first) = beyond.first() {
@@ -130,6 +152,11 @@ fn group_indices(described: &Described, files: &Files, out: &mut Found) {
             list(beyond.iter().copied())
         );
         out.add("quant.g_idx_range", files.place(&format!("{first}.g_idx")), what);
+    }
+    if let Some((first, what)) = odd.first() {
+        let layers = list(odd.iter().map(|o| o.0));
+        let what = format!("{what}; in {}: {layers}", plural(odd.len(), "layer"));
+        out.add("quant.g_idx_groups", files.place(&format!("{first}.g_idx")), what);
     }
     if !unsorted.is_empty() && described.desc_act == Some(false) {
         let what = format!(

@@ -60,7 +60,7 @@ pub(super) struct ExecArgs {
     /// Seed of the cases
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Only small cases, which together show every fault; no list of unseen faults; no evidence for a ledger
+    /// Only small cases, which together show every fault; no list of unseen faults unless some are refused; no evidence for a ledger
     #[arg(long, conflicts_with = "ledger")]
     quick: bool,
     /// Pass the program's standard error on as it comes; else its end is shown when something is wrong

@@ -9,7 +9,7 @@ use clap::Args;
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use super::run::prompts::{arguments, read_text};
+use super::run::prompts::{arguments, read_bytes, read_text};
 use super::{FINDINGS, JsonArgs, PASS, SKIPPED, say};
 use crate::http::Client;
 use crate::report::{Envelope, text, write_json};
@@ -18,8 +18,8 @@ use crate::template::{self, Captured, Comparison};
 /// What to render, and what to compare it with.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Exit codes: 0 the same, or nothing to compare with, 1 a difference, 2 bad usage, unreadable input or no answer, 3 the server
-offers nothing to compare with.
+Exit codes: 0 the same, or no comparison asked for, 1 a difference, 2 bad usage, unreadable input or no answer, 3 something
+that was to be compared could not be: the server does not offer it.
 
 Examples:
   assay template MODEL --messages chat.json                         the prompt's text and ids
@@ -91,7 +91,7 @@ pub(super) fn run(args: &TemplateArgs) -> anyhow::Result<u8> {
         Body { bytes: text.len(), text, ids, comparisons: Vec::new(), not_compared: Vec::new() };
     if let Some(path) = &args.captured {
         let with = path.display().to_string();
-        let bytes = std::fs::read(path).with_context(|| with.clone())?;
+        let bytes = read_bytes(path)?;
         body.comparisons.push(match Captured::parse(&bytes) {
             Captured::Text(theirs) => {
                 template::bytes(&body.text, &theirs, &with, "prompt.text_differs")
@@ -111,7 +111,7 @@ pub(super) fn run(args: &TemplateArgs) -> anyhow::Result<u8> {
     args.json.say(&shown(&body));
     let (code, result) = if body.comparisons.iter().any(|c| !c.equal) {
         (FINDINGS, "findings")
-    } else if body.comparisons.is_empty() && !body.not_compared.is_empty() {
+    } else if !body.not_compared.is_empty() {
         (SKIPPED, "skipped")
     } else {
         (PASS, "pass")

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use anyhow::ensure;
 use serde_json::{Value, json};
 
-use super::exchange::Exchange;
+use super::exchange::{Exchange, STOPPED};
 use crate::http::Client;
 
 /// Prompt lengths at which kernels and tiles change: rows 1, 8, 16, 24, 32, 48, 50 and 64 (GPTQ's fused kernels, skinny GEMMs),
@@ -16,6 +16,8 @@ pub const LENGTHS: &[usize] =
 
 /// Answers in a row that did not come before no more is asked.
 const GIVE_UP: usize = 3;
+/// Requests that were not sent which are named.
+const NAMED: usize = 8;
 
 /// What to ask.
 #[derive(Clone, Debug)]
@@ -66,6 +68,8 @@ struct Asking<'a> {
     exchanges: Vec<Exchange>,
     /// Requests in a row without an answer.
     silent: usize,
+    /// Names of what was not asked any more.
+    unasked: Vec<String>,
     progress: &'a mut dyn FnMut(usize, usize, &str),
 }
 
@@ -86,6 +90,7 @@ pub fn ask(
         ids: true,
         exchanges: Vec::new(),
         silent: 0,
+        unasked: Vec::new(),
         progress,
     };
     a.begin()?;
@@ -96,6 +101,7 @@ pub fn ask(
     a.batch();
     a.cached();
     a.chat();
+    a.stopped();
     Ok(a.exchanges)
 }
 
@@ -180,10 +186,11 @@ impl Asking<'_> {
     /// A completion. When log-probabilities fail on the server's side, the same is asked without: an answer then says that
     /// they could not be told.
     fn complete(&mut self, name: &str, n: usize, generate: usize, form: Form) -> Option<Exchange> {
+        let body = self.body(n, generate, form)?;
         if self.over() {
+            self.unasked.push(name.into());
             return None;
         }
-        let body = self.body(n, generate, form)?;
         let e = self.send(name, "POST", "/v1/completions", body);
         if e.failed_inside() && form != Form::Nothing && !self.over() {
             let mut plain = self.body(n, generate, Form::Nothing)?;
@@ -254,10 +261,14 @@ impl Asking<'_> {
     /// The same request many times at once.
     fn batch(&mut self) {
         let n = self.q.ids.len().min(40);
-        if self.over() || self.q.batch == 0 {
+        if self.q.batch == 0 {
             return;
         }
         let Some(body) = self.body(n, 4, self.form) else { return };
+        if self.over() {
+            self.unasked.push(format!("batch of {}", self.q.batch));
+            return;
+        }
         let about = self.about();
         (self.progress)(self.exchanges.len(), about, "batch");
         let client = self.client;
@@ -290,6 +301,7 @@ impl Asking<'_> {
     fn chat(&mut self) {
         let Some(messages) = &self.q.messages else { return };
         if self.over() {
+            self.unasked.push("chat".into());
             return;
         }
         let messages = messages.clone();
@@ -313,6 +325,33 @@ impl Asking<'_> {
             }
             self.send("chat, without logprobs", "POST", "/v1/chat/completions", body);
         }
+    }
+
+    /// Keeps that asking ended early, and what was left out by it: a recording says so too.
+    fn stopped(&mut self) {
+        if self.unasked.is_empty() {
+            return;
+        }
+        let why = match self.silent >= GIVE_UP {
+            true => format!("{GIVE_UP} requests in a row had no answer"),
+            false => "the time was over (--max-seconds)".into(),
+        };
+        let mut names: Vec<String> =
+            self.unasked.iter().take(NAMED).map(|n| format!("`{n}`")).collect();
+        if self.unasked.len() > NAMED {
+            names.push(format!("and {} more", self.unasked.len() - NAMED));
+        }
+        let error = format!("{why}: not asked any more: {}", names.join(", "));
+        self.exchanges.push(Exchange {
+            name: STOPPED.into(),
+            method: String::new(),
+            path: String::new(),
+            request: Value::Null,
+            status: 0,
+            response: Value::Null,
+            not_numbers: 0,
+            error: Some(error),
+        });
     }
 }
 

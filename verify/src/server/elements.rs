@@ -189,7 +189,8 @@ impl Elements {
         Ok(out)
     }
 
-    /// For each (row of evidence, token): how much less likely the forward holds the token than the likeliest, nats.
+    /// For each (row of evidence, token): how much less likely the forward holds the token than the likeliest, nats;
+    /// infinite for what is no token, NaN when the forward's logits are not finite.
     ///
     /// # Errors
     /// When it cannot be run.
@@ -207,6 +208,10 @@ impl Elements {
             let logits = forward.step(&row.prefix, &mut |_, _| {})?;
             let vocabulary = checkpoint.config().vocab_size;
             let last = &logits[logits.len().saturating_sub(vocabulary)..];
+            if last.iter().any(|x| !x.is_finite()) {
+                out.push(f64::NAN);
+                continue;
+            }
             let most = last.iter().fold(f32::NEG_INFINITY, |m, x| m.max(*x));
             let taken = row.taken.and_then(|id| last.get(id as usize)).copied();
             out.push(taken.map_or(f64::INFINITY, |x| f64::from(most - x)));

@@ -61,9 +61,16 @@ pub struct Evidence {
     pub not_finite: Vec<NotFinite>,
     /// (exchange, ids that were given, ids that the server ran).
     pub changed: Vec<(usize, Vec<u32>, Vec<u32>)>,
-    /// Exchanges whose rows could not be used, and why.
+    /// Exchanges whose rows could not be used, or not all of them, and why.
     pub unused: Vec<(usize, String)>,
+    /// Tokens before all rows together.
+    tokens: usize,
 }
+
+/// Why a row is not kept.
+const MORE: &str = "it has more tokens than were asked for: the rest was not read";
+/// The same.
+const FULL: &str = "it is more than is read at a time: prompts of 8192 tokens";
 
 /// Finds ids of token strings.
 pub(super) struct Strings<'a> {
@@ -186,9 +193,9 @@ impl One<'_, '_> {
             self.unused("the prompt's token ids are not known");
             return;
         };
-        let before: usize = self.out.rows.iter().map(|r| r.prefix.len()).sum();
+        let before = self.out.tokens;
         if prompt.len() > MOST_PROMPT || before + prompt.len() * prompt.len() / 2 > MOST_TOKENS {
-            self.unused("it is more than is read at a time: prompts of 8192 tokens");
+            self.unused(FULL);
             return;
         }
         let scored = match &choice["prompt_logprobs"] {
@@ -209,7 +216,10 @@ impl One<'_, '_> {
     }
 
     fn unused(&mut self, why: &str) {
-        self.out.unused.push((self.i, why.into()));
+        let said = (self.i, why.to_owned());
+        if self.out.unused.last() != Some(&said) {
+            self.out.unused.push(said);
+        }
     }
 
     /// vLLM's `prompt_logprobs`: null, then for each token a map from id to `logprob` and `rank`.
@@ -231,7 +241,9 @@ impl One<'_, '_> {
                     items.push((id, lp));
                 }
             }
-            self.row(prompt[..i].to_vec(), prompt.len(), Path::Prompt, items, None);
+            if !self.row(&prompt[..i], prompt.len(), Path::Prompt, items, None) {
+                return;
+            }
         }
     }
 
@@ -247,8 +259,13 @@ impl One<'_, '_> {
         let before = if echo { 0 } else { prompt.len() };
         let mut all = prompt[..before].to_vec();
         let greedy = self.e.request["temperature"].as_f64() == Some(0.0);
+        let end = prompt.len() + self.asked();
         for (j, told) in rows.iter().enumerate() {
             let at = before + j;
+            if at >= end {
+                self.unused(MORE);
+                return;
+            }
             let id = match &said {
                 _ if at < prompt.len() => Some(prompt[at]),
                 Some(said) => said.get(at - prompt.len()).copied(),
@@ -284,7 +301,9 @@ impl One<'_, '_> {
                 std::cmp::Ordering::Greater => Path::Decode,
             };
             let taken = (greedy && path != Path::Prompt).then_some(id);
-            self.row(all.clone(), prompt.len(), path, items, taken);
+            if !self.row(&all, prompt.len(), path, items, taken) {
+                return;
+            }
             all.push(id);
         }
         // Nothing was told of their probabilities: the tokens themselves.
@@ -292,23 +311,45 @@ impl One<'_, '_> {
             let Some(said) = said else { return };
             for (j, &id) in said.iter().enumerate() {
                 let path = if j == 0 { Path::First } else { Path::Decode };
-                self.row(all.clone(), prompt.len(), path, Vec::new(), Some(id));
+                if all.len() >= end {
+                    self.unused(MORE);
+                    return;
+                }
+                if !self.row(&all, prompt.len(), path, Vec::new(), Some(id)) {
+                    return;
+                }
                 all.push(id);
             }
         }
     }
 
+    /// The most tokens that were to be generated.
+    fn asked(&self) -> usize {
+        let fields = ["max_tokens", "max_completion_tokens"];
+        let asked = fields.iter().find_map(|f| self.e.request[*f].as_u64());
+        asked.and_then(|n| usize::try_from(n).ok()).unwrap_or(MOST_PROMPT).min(MOST_PROMPT)
+    }
+
+    /// Keeps a row; false when there is no room for it.
     fn row(
         &mut self,
-        prefix: Vec<u32>,
+        prefix: &[u32],
         prompt: usize,
         path: Path,
         items: Vec<(u32, f64)>,
         taken: Option<u32>,
-    ) {
-        if !items.is_empty() || taken.is_some() {
-            self.out.rows.push(Row { exchange: self.i, prefix, prompt, path, items, taken });
+    ) -> bool {
+        if items.is_empty() && taken.is_none() {
+            return true;
         }
+        if self.out.tokens + prefix.len() > MOST_TOKENS {
+            self.unused(FULL);
+            return false;
+        }
+        self.out.tokens += prefix.len();
+        let prefix = prefix.to_vec();
+        self.out.rows.push(Row { exchange: self.i, prefix, prompt, path, items, taken });
+        true
     }
 
     /// A finite number, else a sign.
@@ -374,3 +415,6 @@ fn chat_rows(logprobs: &Value) -> (Vec<&str>, Vec<Told<'_>>) {
         .collect();
     (tokens, rows)
 }
+
+#[cfg(test)]
+mod tests;

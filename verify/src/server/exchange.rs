@@ -9,10 +9,12 @@ use anyhow::{Context, bail, ensure};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
+use crate::http::MAX_BYTES;
+
 /// The largest recording that is read, bytes.
-const MAX_BYTES: u64 = 512 << 20;
-/// The longest answer that is read, bytes: the log-probabilities of 8192 tokens are a tenth of it.
-const MAX_ANSWER: usize = 32 << 20;
+const MAX_RECORDING: u64 = 512 << 20;
+/// The name of what is no exchange: why no more was asked, and what was left out.
+pub(super) const STOPPED: &str = "stopped";
 /// Characters of a body that is no JSON which are kept.
 const KEPT: usize = 2000;
 
@@ -57,7 +59,7 @@ impl Exchange {
     /// Sets the answer from a body's bytes.
     pub(super) fn answered(&mut self, status: u16, body: &[u8]) {
         self.status = status;
-        if body.len() > MAX_ANSWER {
+        if body.len() as u64 > MAX_BYTES {
             let text = format!("an answer of {} bytes, which no prompt needs", body.len());
             self.response = json!({ "text": text });
             return;
@@ -138,7 +140,7 @@ pub fn load(path: &Path) -> anyhow::Result<Vec<Exchange>> {
     let meta = std::fs::metadata(path).with_context(|| shown.to_string())?;
     ensure!(meta.is_file(), "{shown}: is no file; expected a recording that --record wrote");
     ensure!(
-        meta.len() <= MAX_BYTES,
+        meta.len() <= MAX_RECORDING,
         "{shown}: {} bytes are more than any recording has",
         meta.len()
     );

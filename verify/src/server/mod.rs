@@ -37,6 +37,9 @@ use crate::finding::Finding;
 /// The most rows without log-probabilities that are looked at: each is a forward of its own.
 const MOST_TOKENS: usize = 16;
 
+/// Why nothing is said of numbers.
+const NOT_FINITE: &str = "the numbers: the reference forward itself is not finite on these prompts; run `assay audit MODEL --data`";
+
 /// The model that a server should be serving.
 #[derive(Debug)]
 pub struct Model<'a> {
@@ -214,9 +217,7 @@ impl Judge<'_, '_> {
         if sample.is_finite() {
             return Ok(Some(sample));
         }
-        self.report.not_tested.push(
-            "the numbers: the reference forward itself is not finite on these prompts; run `assay audit MODEL --data`".into(),
-        );
+        self.report.not_tested.push(NOT_FINITE.into());
         Ok(None)
     }
 
@@ -346,6 +347,11 @@ impl Judge<'_, '_> {
             (self.progress)(&format!("reference {} of 12, {} tokens taken", i + 1, rows.len()));
             let preset = roundings.member(i);
             members.push(Elements::deficits(&rows, self.model.checkpoint, preset, i as u64 + 1)?);
+        }
+        // Nothing of a server: a token beyond the vocabulary is infinitely unlikely.
+        if members.iter().flatten().any(|d| d.is_nan()) {
+            self.report.not_tested.push(NOT_FINITE.into());
+            return Ok(None);
         }
         let off: Vec<(usize, f64)> = (0..rows.len())
             .filter_map(|r| {

@@ -10,17 +10,24 @@ use super::{Model, Report};
 use crate::audit::Item;
 use crate::template;
 
-/// The text that the model's template makes of `messages`.
-fn render(model: &Model<'_>, messages: &Value, opened: bool) -> Option<String> {
+/// The text that the model's template makes of `messages`; `None` without a template.
+fn render(
+    model: &Model<'_>,
+    messages: &Value,
+    opened: bool,
+) -> Option<assay_reference::Result<String>> {
+    let templates = model.templates?;
     let text = json!({ "messages": messages }).to_string();
-    let mut request = ChatRequest::parse(&text, std::path::Path::new("request")).ok()?;
-    request.add_generation_prompt = opened;
-    model.templates?.render(&request).ok()
+    let request = ChatRequest::parse(&text, std::path::Path::new("request"));
+    Some(request.and_then(|mut request| {
+        request.add_generation_prompt = opened;
+        templates.render(&request)
+    }))
 }
 
 /// Its token ids.
 pub(super) fn chat_ids(model: &Model<'_>, messages: &Value, opened: bool) -> Option<Vec<u32>> {
-    model.tokenizer?.encode_rendered(&render(model, messages, opened)?).ok()
+    model.tokenizer?.encode_rendered(&render(model, messages, opened)?.ok()?).ok()
 }
 
 fn ids(value: &Value) -> Option<Vec<u32>> {
@@ -43,13 +50,32 @@ pub(super) fn compare(
         }
     };
     let mut same = 0;
+    let mut lacking: Vec<String> = Vec::new();
     for e in exchanges.iter().filter(|e| e.path == "/tokenize" && e.ok()) {
-        let (Some(theirs), Some(tokenizer)) = (ids(&e.response["tokens"]), model.tokenizer) else {
+        let mut lacks = |what: String| lacking.push(format!("{}: {what}", place(e)));
+        let Some(theirs) = ids(&e.response["tokens"]) else {
+            lacks(format!("the answer has no token ids `tokens`: {}", e.head()));
+            continue;
+        };
+        let Some(tokenizer) = model.tokenizer else {
+            lacks("the model's folder has no tokenizer that can be read".into());
             continue;
         };
         let item = if let Some(messages) = e.request.get("messages") {
             let opened = e.request["add_generation_prompt"] != false;
-            let Some(text) = render(model, messages, opened) else { continue };
+            let text = match render(model, messages, opened) {
+                Some(Ok(text)) => text,
+                Some(Err(error)) => {
+                    lacks(format!("the template does not render this conversation here: {error}"));
+                    continue;
+                }
+                // Said of the folder.
+                None => continue,
+            };
+            if let Err(error) = tokenizer.encode_rendered(&text) {
+                lacks(format!("the template's text has no token ids here: {error}"));
+                continue;
+            }
             chat(model, &text, &theirs, &place(e))
         } else {
             let Some(text) = e.request["prompt"].as_str() else { continue };
@@ -57,7 +83,13 @@ pub(super) fn compare(
                 true => tokenizer.encode_rendered(text),
                 false => tokenizer.encode(text),
             };
-            let Ok(ours) = ours else { continue };
+            let ours = match ours {
+                Ok(ours) => ours,
+                Err(error) => {
+                    lacks(format!("the text has no token ids here: {error}"));
+                    continue;
+                }
+            };
             template::ids(&ours, &theirs, tokenizer, &place(e), "server.tokenizer_differs").finding
         };
         same += usize::from(item.is_none());
@@ -66,7 +98,8 @@ pub(super) fn compare(
     for (i, given, ran) in &evidence.changed {
         let e = &exchanges[*i];
         let item = if let Some(messages) = e.request.get("messages") {
-            render(model, messages, true).and_then(|text| chat(model, &text, ran, &place(e)))
+            let text = render(model, messages, true).and_then(Result::ok);
+            text.and_then(|text| chat(model, &text, ran, &place(e)))
         } else {
             let name = match e.request["prompt"].is_string() {
                 true => "server.tokenizer_differs",
@@ -83,6 +116,7 @@ pub(super) fn compare(
         add(item);
     }
     report.findings.extend(found);
+    report.not_tested.extend(lacking);
     if same > 0 {
         report.notes.push(format!("{same} prompts have the same token ids at the server as here"));
     }

@@ -296,6 +296,45 @@ fn values_that_no_weight_has() {
     }
 }
 
+/// A folder from anywhere may hold a pipe under the name of a file: it is not waited for.
+#[test]
+fn a_pipe_beside_the_weights_is_not_opened() {
+    let copy = qwen3();
+    let pipe = copy.file("model.safetensors.sha256");
+    let made = std::process::Command::new("mkfifo").arg(&pipe).status();
+    if !made.is_ok_and(|s| s.success()) {
+        eprintln!("skipped: no mkfifo");
+        return;
+    }
+    // Whoever reads it gets another hash, so that opening it is a finding and no test without end.
+    std::thread::spawn(move || fs::write(pipe, "0".repeat(64)));
+    found_with(copy.path(), Options { data: false, hash: true }, &[], &[]);
+}
+
+/// A scale of zero makes weights of zero, whatever is packed.
+#[test]
+fn scales_that_are_zero() {
+    for (folder, scales) in [
+        ("checkpoints/gptq-qwen3", "model.layers.1.mlp.down_proj.scales"),
+        ("checkpoints/ct-qwen3", "model.layers.0.mlp.down_proj.weight_scale"),
+        ("checkpoints/fp8-qwen3", "model.layers.0.mlp.down_proj.weight_scale_inv"),
+    ] {
+        let copy = Copy::of(folder);
+        copy.tensors(FILE, |t| {
+            let edited = t[scales].map(|_, _| 0.0);
+            t.insert(scales.into(), edited);
+        });
+        found_in_data(&copy, &["A426"], &[scales]);
+    }
+    let copy = Copy::of("checkpoints/gptq-qwen3");
+    let scales = "model.layers.1.mlp.down_proj.scales";
+    copy.tensors(FILE, |t| {
+        let edited = t[scales].map(|i, v| if (100..164).contains(&i) { 0.0 } else { v });
+        t.insert(scales.into(), edited);
+    });
+    found_in_data(&copy, &["A428"], &[scales, "64 zeros"]);
+}
+
 #[test]
 fn a_stored_head_that_is_not_the_embedding_to_which_it_is_tied() {
     let copy = qwen3();

@@ -107,6 +107,13 @@ fn data_that_the_description_does_not_allow() {
     edit(&copy, "g_idx", 16);
     found(&copy, &["A457"], &[DOWN, "group 16"]);
     let copy = gptq(|_| {});
+    copy.tensors(FILE, |t| {
+        let name = format!("{DOWN}.g_idx");
+        let zeros = Tensor::from_i32(t[&name].shape(), &vec![0; t[&name].len()]);
+        t.insert(name, zeros);
+    });
+    found(&copy, &["A45C"], &[DOWN, "group 0 has 512 of 512 input rows, where 32 belong to it"]);
+    let copy = gptq(|_| {});
     edit(&copy, "qzeros", 0x7777_7776);
     found(&copy, &["A45A"], &[DOWN, "vary"]);
     let copy = gptq(set("sym", json!(false)));

@@ -212,6 +212,18 @@ fn a_servers_prompt_is_compared_through_its_tokenize() {
         },
     );
     assert_eq!(place.run(&["--server", &none]).code, 3);
+    // Nor is it when the rest is the same: a capture, the tokenizer without the template.
+    fs::write(place.folder.path().join("captured"), PROMPT).expect("written");
+    let captured = place.folder.path().join("captured").display().to_string();
+    let run = place.run(&["--captured", &captured, "--server", &none]);
+    assert!(run.code == 3 && run.stdout.contains("the same bytes"), "{run:#?}");
+    let tokenizer = serve(move |path, body| match path {
+        "/v1/models" => (200, json!({"data": [{"id": "tiny"}]}).to_string()),
+        _ if body["prompt"] == PROMPT => (200, json!({"tokens": ids}).to_string()),
+        _ => (400, "{}".into()),
+    });
+    let run = place.run(&["--server", &tokenizer]);
+    assert!(run.code == 3 && run.stdout.contains("takes no messages"), "{run:#?}");
     // Redirects are not followed, other schemes are refused, and nobody there is an error.
     let away = serve(|_, _| (302, String::new()));
     for url in [away.as_str(), "https://127.0.0.1:1", "http://127.0.0.1:1", "ftp://x"] {

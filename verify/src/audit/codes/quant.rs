@@ -89,4 +89,11 @@ pub(super) const CODES: &[Code] = &[
         served: "By the field",
         advice: ORIGINAL,
     },
+    Code {
+        code: "A45C",
+        name: "quant.g_idx_groups",
+        why: "Groups have other numbers of input rows than the group size, which no order of the rows makes: a group index that was never written, or a damaged one",
+        served: "Noise on engines that read g_idx, right on those that ignore it",
+        advice: "Download the file again, or quantise again",
+    },
 ];

@@ -83,8 +83,8 @@ pub(super) const CODES: &[Code] = &[
     Code {
         code: "A4CB",
         name: "server.request_fails",
-        why: "A valid request fails that is no different from others but for its length",
-        served: "HTTP 500 for some prompts",
+        why: "A valid request fails or is not answered in time, and others of the same form are answered",
+        served: "HTTP 5xx, or no answer, to some prompts",
         advice: "Read the server's log for that request; limits and crashes are its own matter",
     },
     Code {

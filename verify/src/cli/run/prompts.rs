@@ -206,14 +206,19 @@ const MAX_BYTES: u64 = 64 << 20;
 
 /// The text of a file of prompts or messages.
 pub(in crate::cli) fn read_text(path: &Path) -> anyhow::Result<String> {
+    String::from_utf8(read_bytes(path)?).with_context(|| format!("{}", path.display()))
+}
+
+/// The bytes of such a file.
+pub(in crate::cli) fn read_bytes(path: &Path) -> anyhow::Result<Vec<u8>> {
     let file = std::fs::File::open(path).with_context(|| format!("{}", path.display()))?;
-    let mut text = String::new();
-    let read = file.take(MAX_BYTES + 1).read_to_string(&mut text);
+    let mut bytes = Vec::new();
+    let read = file.take(MAX_BYTES + 1).read_to_end(&mut bytes);
     let read = read.with_context(|| format!("{}", path.display()))?;
     if read as u64 > MAX_BYTES {
         bail!("{}: has more than {MAX_BYTES} bytes, which no prompt has", path.display());
     }
-    Ok(text)
+    Ok(bytes)
 }
 
 fn sources(args: &PromptArgs) -> anyhow::Result<Vec<(String, Source)>> {

@@ -29,7 +29,8 @@ pub struct Settings {
     pub seed: u64,
     /// Whose conventions are legitimate.
     pub scope: Scope,
-    /// Only the small cases that together show every fault, and nothing about what they cannot show.
+    /// Only the small cases that together show every fault, and nothing about what they cannot show unless some are
+    /// refused.
     pub quick: bool,
     /// Whether other bits for the same case are a finding.
     pub deterministic: bool,
@@ -101,7 +102,8 @@ pub fn check(
         ran.push(Ran { case: g, outputs, findings });
     }
     let mut findings = grouped(ran.iter().flat_map(|r| &r.findings));
-    let mut judgement = judged(op, &ran, settings)?;
+    let all = refused.is_empty() && not_run == 0;
+    let mut judgement = judged(op, &ran, settings, all)?;
     if findings.is_empty() && judgement.verdict.is_pass() {
         findings = related(session, (op, dtype), settings)?;
     }
@@ -159,7 +161,7 @@ impl Checked {
                     deterministic: true,
                     batch_invariant: false,
                 };
-                judged(&self.report.op, std::slice::from_ref(r), &settings)
+                judged(&self.report.op, std::slice::from_ref(r), &settings, true)
             };
             let shows = |findings: &[Finding]| findings.iter().any(|f| f.name == wanted);
             if !shows(&r.findings) && !shows(&alone()?.verdict.findings()) {
@@ -188,8 +190,9 @@ impl Checked {
     }
 }
 
-/// The judgement of what was answered.
-fn judged(op: &str, ran: &[Ran], settings: &Settings) -> anyhow::Result<Judgement> {
+/// The judgement of what was answered; `all`: these are the cases that were asked. The small ones show every fault
+/// together, and fewer of them do not.
+fn judged(op: &str, ran: &[Ran], settings: &Settings, all: bool) -> anyhow::Result<Judgement> {
     let mut first = Vec::new();
     let mut others: Vec<(&'static str, Vec<Observation>)> = Vec::new();
     for r in ran {
@@ -205,7 +208,7 @@ fn judged(op: &str, ran: &[Ran], settings: &Settings) -> anyhow::Result<Judgemen
             }
         }
     }
-    let unseen = if settings.quick { Unseen::Nothing } else { Unseen::Catalogue };
+    let unseen = if settings.quick && all { Unseen::Nothing } else { Unseen::Catalogue };
     let options = Options { scope: settings.scope, unseen, preset: None };
     Ok(judge_all(op, &first, &others, options)?)
 }
