@@ -1,6 +1,7 @@
 //! The command line: parse, then run.
 
 mod audit;
+mod bisect;
 mod check;
 mod device_probe;
 mod diff;
@@ -46,6 +47,7 @@ pub const SKIPPED: u8 = 3;
 Exit codes: 0 pass, 1 findings, 2 bad usage or unreadable input, 3 nothing could be verified.
 
 Examples:
+  assay bisect MODEL --trace T            every suspect of a wrong service: what is convicted, what is cleared
   assay audit MODEL                       what is wrong with a checkpoint, in seconds
   assay check                             the HIP kernels on the built-in emulator
   assay check --mutants                   the same kernels broken on purpose: every one must be caught
@@ -65,6 +67,8 @@ struct Cli {
 enum Command {
     /// Audit a checkpoint without running it: files, config, tensors, quantisation, tokenizer
     Audit(audit::AuditArgs),
+    /// From a wrong service to a named fault: every suspect with its experiment, all of them run
+    Bisect(Box<bisect::BisectArgs>),
     /// Check the HIP kernels on the emulator
     Check(check::CheckArgs),
     /// Run the reference forward on a checkpoint
@@ -238,6 +242,7 @@ fn dispatch(cli: Cli) -> anyhow::Result<u8> {
         .build()?;
     pool.install(|| match cli.command {
         Command::Audit(args) => audit::run(&args),
+        Command::Bisect(args) => bisect::run(&args),
         Command::Check(args) => check::run(&args),
         Command::Run(args) => run::run(&args),
         Command::Diff(args) => diff::run(&args),

@@ -57,7 +57,7 @@ pub fn finding(item: &Item) -> String {
 }
 
 /// `text` behind `label`, in lines of at most [`WIDTH`], further lines indented to its column.
-fn wrapped(label: &str, text: &str) -> String {
+pub(super) fn wrapped(label: &str, text: &str) -> String {
     let indent = " ".repeat(label.len());
     let mut out = String::new();
     let mut line = label.to_owned();

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 pub use super::audit::{audit, finding as audit_finding};
+pub use super::bisect::{bisect, switches};
 pub use super::gate::{comparisons, decisions};
 
 use super::Table;
@@ -232,7 +233,7 @@ fn by_op(nodes: &[&NodeReport]) -> String {
 
 /// By op, the catalogued faults that no call's recorded inputs could have shown: for those a pass says
 /// nothing.
-fn coverage(report: &DiffReport) -> String {
+pub(crate) fn coverage(report: &DiffReport) -> String {
     let mut by_op: BTreeMap<&str, Option<BTreeSet<&str>>> = BTreeMap::new();
     for n in &report.nodes {
         if let Verdict::Pass { unseen_faults, .. } = &n.judgement.verdict {

@@ -1,8 +1,10 @@
 //! The HTML report: one self-contained file, for sharing.
 
+mod bisect;
 mod charts;
 mod page;
 
+pub use bisect::bisect;
 pub use page::{Page, Row};
 
 use crate::diff::DiffReport;
