@@ -10,6 +10,7 @@
 //! shortest beginning of the prompt that shows the error: a row depends on the tokens up to it only. And
 //! samples are made only for the few hypotheses whose one run comes nearest.
 
+mod growth;
 mod run;
 mod solve;
 mod spread;
@@ -22,6 +23,7 @@ use assay_reference::qwen::variant::{Reach, faults};
 use assay_reference::qwen::{ForwardFault, Preset};
 use assay_reference::trace::Trace;
 
+pub use self::growth::{Growth, growth};
 use self::run::{Runner, Span, spans};
 use self::spread::{Fit, Spread, Values};
 use crate::finding::Finding;
