@@ -150,11 +150,21 @@ fn every_faulty_recording_ends_with_the_name_of_its_fault_alone() {
     recordings(&[]);
 }
 
+type Keep = fn(&str) -> bool;
+
+fn all(_: &str) -> bool {
+    true
+}
+
+fn logits(probe: &str) -> bool {
+    probe == "logits"
+}
+
 /// What a forward with these faults computes of a few tokens, as an engine would record it. `keep`: which probes.
 fn recorded(
     checkpoint: &Checkpoint,
     wrong: Option<&ForwardFault>,
-    keep: fn(&str) -> bool,
+    keep: Keep,
     dir: &Path,
 ) -> Trace {
     let tokens: Vec<u32> = (0..16).map(|i| (i * 37 + 11) % 250).collect();
@@ -198,16 +208,10 @@ fn a_constant_that_no_list_has_is_estimated_from_ops_and_from_logits() {
     let theta = ForwardFault::theta(checkpoint.config(), 3e5);
     let eps = ForwardFault::eps(checkpoint.config(), 3e-6);
     for (nth, fault, keep, name, value) in [
-        (
-            0,
-            &theta,
-            (|_| true) as fn(&str) -> bool,
-            "rope.wrong_theta",
-            "theta is 300000 instead of 1000000",
-        ),
-        (1, &theta, |p| p == "logits", "forward.rope_theta", "theta is 300000 instead of 1000000"),
-        (2, &eps, |_| true, "rms_norm.wrong_eps", "eps is 3e-6 instead of 1e-6"),
-        (3, &eps, |p| p == "logits", "forward.rms_norm_eps", "eps is 3e-6 instead of 1e-6"),
+        (0, &theta, all as Keep, "rope.wrong_theta", "theta is 300000 instead of 1000000"),
+        (1, &theta, logits as Keep, "forward.rope_theta", "theta is 300000 instead of 1000000"),
+        (2, &eps, all as Keep, "rms_norm.wrong_eps", "eps is 3e-6 instead of 1e-6"),
+        (3, &eps, logits as Keep, "forward.rms_norm_eps", "eps is 3e-6 instead of 1e-6"),
     ] {
         let trace = recorded(&checkpoint, Some(fault), keep, &dir.path().join(format!("{nth}")));
         let report = of(&model, Some(&trace));
@@ -225,7 +229,7 @@ fn two_wrong_forwards_at_once_are_both_named_from_logits() {
     let one = |label: &str| all.iter().find(|f| f.label() == label).expect("in the catalogue");
     let both = one("forward.bias_dropped (k)").and(one("forward.gate_up_swapped"));
     let dir = tempfile::tempdir().expect("a folder");
-    let trace = recorded(&checkpoint, Some(&both), |p| p == "logits", &dir.path().join("t"));
+    let trace = recorded(&checkpoint, Some(&both), logits as Keep, &dir.path().join("t"));
     let report = of(&golden::path("checkpoints/gqa7-qwen2"), Some(&trace));
     let mut names = found(&report);
     names.sort_unstable();

@@ -28,7 +28,7 @@ use crate::audit::{self, Audit, Code, Options};
 use crate::diff::engine;
 
 /// What there is to go by, beside the checkpoint.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub struct Given<'a> {
     /// A recorded forward of the engine.
     pub trace: Option<&'a Trace>,

@@ -12,6 +12,8 @@ use super::{BEAM, Search, distance};
 
 /// Golden section steps: an interval of half a decade ends below 1e-5 of it.
 const STEPS: usize = 24;
+/// Tokens from which a value is solved for, where the model is small enough.
+const SOLVE_TOKENS: usize = 64;
 /// First halves of pairs, those that come nearest alone.
 const SEEDS: usize = 6;
 /// Multiply-adds of one run up to which pairs are tried.
@@ -33,6 +35,9 @@ impl Search<'_> {
         tokens: usize,
     ) -> Result<(Vec<(ForwardFault, Fit)>, Vec<ForwardFault>)> {
         let config = self.runner.checkpoint.config().clone();
+        // More tokens turn further, and tell the value better.
+        let more = self.tokens.min(SOLVE_TOKENS).max(tokens);
+        let tokens = if self.work(span, more) > PAIR_WORK { tokens } else { more };
         let mut nearest = Vec::new();
         for (make, (from, to)) in CONSTANTS {
             if !self.runner.changes(span, &make(&config, 1.5e-9)) {

@@ -67,7 +67,10 @@ fn heads(wrong: &[usize], shape: &[usize], cols: usize) -> Vec<String> {
     let of = |name: &str, n: usize, at: fn(usize, usize) -> usize| {
         format!("{name} {}", span(wrong.iter().map(|i| at(i / cols, heads)), n))
     };
-    vec![of("heads", heads, |row, heads| row % heads), of("tokens", tokens, |row, heads| row / heads)]
+    vec![
+        of("heads", heads, |row, heads| row % heads),
+        of("tokens", tokens, |row, heads| row / heads),
+    ]
 }
 
 /// Whether the wrong columns are those of some residues by a power of two, as lanes, vectors, packed words and tiles make

@@ -181,7 +181,8 @@ fn growth(report: &DiffReport) -> String {
             g.probe.clone(),
             format!("{:.2e}", g.accumulated),
             format!("{:.2e}", g.legitimate),
-            g.introduced.map_or("-".into(), |x| if x > 1e6 { ">1e6".into() } else { format!("{x:.3}") }),
+            g.introduced
+                .map_or("-".into(), |x| if x > 1e6 { ">1e6".into() } else { format!("{x:.3}") }),
             format!("{}{over}", "#".repeat(marks)),
         ]);
     }
