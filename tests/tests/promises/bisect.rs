@@ -281,7 +281,8 @@ fn a_shape_that_the_engine_has_alone_is_said_and_the_rest_is_judged() {
         let (rows, cols) = (old.shape()[0], old.len() / old.shape()[0] / 2);
         width.set(cols);
         let data = old.to_f64()[..rows * cols].to_vec();
-        t.insert("layers.0.q_proj".into(), Tensor::from_f64(old.dtype(), &[rows, cols], &data));
+        let half = Tensor::from_f64(old.dtype(), &[rows, cols], &data);
+        t.insert("layers.0.q_proj".into(), half);
     });
     copy.json("manifest.json", |m| {
         let shape = &mut m["probes"]["layers.0.q_proj"]["shape"];

@@ -116,3 +116,54 @@ pub(super) fn implied_theta(params: &Params, residual: &Residual<'_>) -> Vec<f64
     }
     found
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::dtype::{Dtype, Rounding};
+    use crate::ops::Tensors;
+    use crate::ops::rope::Angle;
+    use crate::tensor::Tensor;
+
+    /// What is solved for from heads rotated by hand with base `theta`, stored in `dtype`.
+    fn solved(theta: f64, first: i32, dtype: Dtype) -> Vec<f64> {
+        let (tokens, heads, d) = (12, 2, 32);
+        let rounding = Rounding::nearest(dtype);
+        let value = |i: usize| rounding.round(((i * 7919 + 13) % 101) as f64 / 50.0 - 1.0);
+        let x: Vec<f64> = (0..tokens * heads * d).map(value).collect();
+        let positions: Vec<i32> = (0..tokens as i32).map(|t| first + t).collect();
+        let mut y = x.clone();
+        for (r, row) in y.chunks_mut(d).enumerate() {
+            for i in 0..d / 2 {
+                let angle =
+                    f64::from(positions[r / heads]) * math::pow(theta, -2.0 * i as f64 / d as f64);
+                let (a, b) = (row[i], row[i + d / 2]);
+                row[i] = rounding.round(a * math::cos(angle) - b * math::sin(angle));
+                row[i + d / 2] = rounding.round(b * math::cos(angle) + a * math::sin(angle));
+            }
+        }
+        let mut tensors = Tensors::new();
+        tensors.insert("x".into(), Tensor::from_f64(dtype, &[tokens, heads, d], &x));
+        tensors.insert("positions".into(), Tensor::from_i32(&[tokens], &positions));
+        let residual = Residual {
+            tensors: &tensors,
+            cols: d,
+            expected: &x,
+            radius: &vec![0.0; x.len()],
+            observed: &y,
+            output: rounding,
+        };
+        implied_theta(&Params::new(1e6, Angle::F32), &residual)
+    }
+
+    #[test]
+    fn a_base_of_any_value_is_solved_for_and_rounding_is_none() {
+        for dtype in [Dtype::F32, Dtype::Bf16] {
+            for (theta, first) in [(3e5, 0), (1.5e4, 0), (7.5e6, 2), (500.0, 40)] {
+                let found = solved(theta, first, dtype);
+                assert_eq!(found.first(), Some(&theta), "{dtype} {theta} {found:?}");
+            }
+            assert!(solved(1e6, 0, dtype).is_empty(), "the right one explains nothing more");
+        }
+    }
+}
