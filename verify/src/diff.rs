@@ -23,7 +23,7 @@ use serde::Serialize;
 
 pub use self::phase::PhaseError;
 use crate::finding::Finding;
-use crate::forward;
+use crate::forward::{self, Growth};
 use crate::judge::{Judgement, Observation, Options, Unseen, Verdict, judge, reference_output};
 
 /// One op of the forward.
@@ -66,6 +66,9 @@ pub struct DiffReport {
     pub preset: Option<&'static str>,
     /// Ops in the forward's order.
     pub nodes: Vec<NodeReport>,
+    /// Where both were asked for: the accumulated error beside the introduced one, by layer.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub growth: Vec<Growth>,
 }
 
 impl DiffReport {
@@ -142,7 +145,30 @@ pub fn diff(
         let report = |s: forward::Stretch| NodeReport::new(&s.probe, forward::NAME, s.judgement);
         nodes.extend(stretches.into_iter().map(report));
     }
-    Ok(DiffReport { dtype, preset: preset.map(|p| p.name), nodes })
+    let mut growth = Vec::new();
+    if options.forward && op_by_op {
+        growth = forward::growth(checkpoint, trace, preset)?;
+        introduced(&mut growth, &nodes);
+    }
+    Ok(DiffReport { dtype, preset: preset.map(|p| p.name), nodes, growth })
+}
+
+/// The layer of a probe; the embedding is in the first, the head behind the last.
+fn layer_of(probe: &str) -> usize {
+    let of = probe.strip_prefix("layers.").and_then(|r| r.split('.').next()?.parse().ok());
+    of.unwrap_or(if probe == "embed" { 0 } else { usize::MAX })
+}
+
+/// The worst op between each output and the one before.
+fn introduced(growth: &mut [Growth], nodes: &[NodeReport]) {
+    let mut from = 0;
+    for g in growth {
+        let end = layer_of(&g.probe);
+        let here = |n: &&NodeReport| (from..=end).contains(&layer_of(&n.probe));
+        let judged = nodes.iter().filter(|n| n.op != forward::NAME && n.judgement.runs > 0);
+        g.introduced = judged.filter(here).map(|n| n.judgement.worst).reduce(f64::max);
+        from = end.saturating_add(1);
+    }
 }
 
 fn check_model(checkpoint: &Checkpoint, trace: &Trace) -> Result<()> {

@@ -140,11 +140,12 @@ impl Visitor for OpCodes {
     }
 }
 
-/// All (code, name) pairs: [`CODES`], those of an audit, the catalogued faults of every op and those of the forward.
+/// All (code, name) pairs: [`CODES`], those of an audit and of a bisect, the catalogued faults of every op and those of the forward.
 pub fn all_codes() -> Vec<(String, String)> {
     let mut out: Vec<(String, String)> =
         CODES.iter().map(|c| (c.0.to_string(), c.1.to_string())).collect();
-    out.extend(crate::audit::codes().map(|c| (c.code.to_string(), c.name.to_string())));
+    let kinds = crate::audit::codes().chain(crate::bisect::codes());
+    out.extend(kinds.map(|c| (c.code.to_string(), c.name.to_string())));
     for op in ops::NAMES {
         out.extend(ops::visit(op, OpCodes).unwrap_or_default());
     }

@@ -10,10 +10,12 @@
 //! - [`doctor`]: what on a machine would mislead a service;
 //! - [`audit`]: a checkpoint's files, config and text boundary, without running it;
 //! - [`server`]: a running server probed from outside;
+//! - [`bisect`]: every suspect of a wrong service with its experiment, and the environment switches of engines;
 //! - [`template`]: a prompt compared with a captured one or a server's, over [`http`];
 //! - [`finding`]: stable codes; [`variants`]: the catalogue; [`report`]: text, JSON, HTML; [`cli`]: the command line.
 
 pub mod audit;
+pub mod bisect;
 pub mod cli;
 pub mod diff;
 pub mod dispatch;

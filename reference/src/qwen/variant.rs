@@ -138,6 +138,8 @@ pub struct ForwardFault {
     wiring: Option<WiringEdit>,
     /// How much of the model it can concern.
     pub reach: Reach,
+    /// Faults of the whole model that it comes with.
+    pub also: Vec<ForwardFault>,
     only: Option<Range<usize>>,
 }
 
@@ -148,8 +150,14 @@ impl fmt::Debug for ForwardFault {
 }
 
 impl ForwardFault {
-    /// `forward.bias_dropped (k)`.
+    /// `forward.bias_dropped (k)`; of several at once, joined by `+`.
     pub fn label(&self) -> String {
+        let all = std::iter::once(self).chain(&self.also);
+        all.map(ForwardFault::label_alone).collect::<Vec<_>>().join(" + ")
+    }
+
+    /// The same of this one alone.
+    pub fn label_alone(&self) -> String {
         match self.key.as_str() {
             "" => self.entry.name(),
             key => format!("{} ({key})", self.entry.name()),
@@ -172,16 +180,36 @@ impl ForwardFault {
             .then_some(fault)
     }
 
+    fn of(entry: &'static Entry, form: Form) -> ForwardFault {
+        let Form { key, detail, config, wiring, reach } = form;
+        ForwardFault { entry, key, detail, config, wiring, reach, also: Vec::new(), only: None }
+    }
+
+    /// Another base of the rotary angles, of any value.
+    pub fn theta(config: &Config, value: f64) -> ForwardFault {
+        ForwardFault::of(&constants::ENTRIES[0], constants::theta_form(config, value))
+    }
+
+    /// Another eps of the norms, of any value.
+    pub fn eps(config: &Config, value: f64) -> ForwardFault {
+        ForwardFault::of(&constants::ENTRIES[1], constants::eps_form(config, value))
+    }
+
+    /// Both faults at once, in the whole model: this one's edits first.
+    #[must_use]
+    pub fn and(&self, other: &ForwardFault) -> ForwardFault {
+        let mut both = self.clone();
+        both.also.push(other.clone());
+        both
+    }
+
     /// How the wrong forward of the model with this (true) config is put together.
     pub fn wiring(&self, config: &Config, angle: Angle) -> Wiring {
         let mut believed = config.clone();
-        if let Some(edit) = &self.config {
-            edit(&mut believed);
-        }
+        let all = || std::iter::once(self).chain(&self.also);
+        all().filter_map(|f| f.config.as_ref()).for_each(|edit| edit(&mut believed));
         let mut wiring = Wiring::new(&believed, angle);
-        if let Some(edit) = &self.wiring {
-            edit(&mut wiring, config);
-        }
+        all().filter_map(|f| f.wiring.as_ref()).for_each(|edit| edit(&mut wiring, config));
         if let Some(only) = &self.only {
             wiring.plan = spliced(&Plan::new(config, angle), &wiring, only);
         }
@@ -223,15 +251,7 @@ pub fn catalogue() -> impl Iterator<Item = &'static Entry> {
 /// can only be in some layers are to be put there by [`ForwardFault::within`].
 pub fn faults(config: &Config) -> Vec<ForwardFault> {
     let of = |entry: &'static Entry| {
-        (entry.make)(config).into_iter().map(move |form| ForwardFault {
-            entry,
-            key: form.key,
-            detail: form.detail,
-            config: form.config,
-            wiring: form.wiring,
-            reach: form.reach,
-            only: None,
-        })
+        (entry.make)(config).into_iter().map(move |form| ForwardFault::of(entry, form))
     };
     catalogue().flat_map(of).collect()
 }

@@ -2,6 +2,7 @@
 //! keeps every core busy.
 
 mod audit;
+mod bisect;
 mod check_cli;
 mod cli_bad_checkpoint;
 mod cli_bad_input;

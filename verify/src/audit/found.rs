@@ -56,6 +56,9 @@ pub struct Audit {
     pub notes: Vec<String>,
     /// What was not checked, and why.
     pub unchecked: Vec<String>,
+    /// The released model that the config was compared with, by its name.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub release: Option<String>,
     /// The architecture, as tensors and config together say.
     pub architecture: Option<String>,
     /// Weight files that were read.
@@ -77,6 +80,8 @@ pub(super) struct Found {
     items: Vec<Item>,
     notes: Vec<String>,
     unchecked: Vec<String>,
+    /// The released model that the config was compared with.
+    pub(super) release: Option<String>,
 }
 
 /// The most findings of one kind that are listed: a folder can hold any number of damaged files.
@@ -85,7 +90,8 @@ const MOST: usize = 50;
 impl Found {
     pub(super) fn new(dir: &Path) -> Found {
         let model = dir.display().to_string();
-        Found { model, items: Vec::new(), notes: Vec::new(), unchecked: Vec::new() }
+        let (items, notes, unchecked) = Default::default();
+        Found { model, items, notes, unchecked, release: None }
     }
 
     /// Adds a finding.
@@ -126,6 +132,7 @@ impl Found {
             findings: self.items,
             notes: self.notes,
             unchecked: self.unchecked,
+            release: self.release,
             architecture: config.map(|c| c.architecture.to_string()),
             shards: files.shards.len(),
             tensors: files.tensors.len(),

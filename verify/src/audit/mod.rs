@@ -57,6 +57,18 @@ pub fn audit(
     options: Options,
     step: &mut dyn FnMut(u64, u64, &str),
 ) -> anyhow::Result<Audit> {
+    Ok(with_config(dir, options, step)?.0)
+}
+
+/// The same, and config.json as the tensors describe it: what they contradict is theirs. It has no end tokens.
+///
+/// # Errors
+/// As [`audit`].
+pub fn with_config(
+    dir: &Path,
+    options: Options,
+    step: &mut dyn FnMut(u64, u64, &str),
+) -> anyhow::Result<(Audit, Option<serde_json::Value>)> {
     let mut out = Found::new(dir);
     let entries = names::list(dir)?;
     let files = Files::read(dir, &entries, &mut out);
@@ -88,5 +100,6 @@ pub fn audit(
             Vec::new()
         }
     };
-    Ok(out.finish(&files, understood.as_ref(), hashes))
+    let fixed = inferred.map(|i| serde_json::Value::Object(i.fixed));
+    Ok((out.finish(&files, understood.as_ref(), hashes), fixed))
 }

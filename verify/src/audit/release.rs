@@ -138,6 +138,7 @@ pub(super) fn check(
     let named = names.iter().find_map(|n| table.iter().find(|r| is_named(n, &r.name)));
     match named {
         Some(release) => {
+            out.release = Some(release.name.clone());
             if class(given).is_some_and(|c| c != release.architecture)
                 && !out.any(&["config.architecture"])
             {

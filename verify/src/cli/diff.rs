@@ -39,8 +39,8 @@ pub(super) struct DiffArgs {
     /// Allow only this preset's conventions (see `assay list presets`) [default: every legitimate one]
     #[arg(long, value_name = "NAME")]
     preset: Option<String>,
-    /// Also judge layer outputs and logits as a free-running forward, and name what is wrong with the
-    /// whole model [default: only when no op's inputs were recorded]
+    /// Both modes side by side: also judge layer outputs and logits as a free-running forward, name what is wrong
+    /// with the whole model, and show how the error grows by layer [default: only when no op's inputs were recorded]
     #[arg(long)]
     forward: bool,
     /// Show every op, not only those that do not pass

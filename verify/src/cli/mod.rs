@@ -1,6 +1,7 @@
 //! The command line: parse, then run.
 
 mod audit;
+mod bisect;
 mod check;
 mod device_probe;
 mod diff;
@@ -48,6 +49,7 @@ pub const SKIPPED: u8 = 3;
 Exit codes: 0 pass, 1 findings, 2 bad usage or unreadable input, 3 nothing could be verified.
 
 Examples:
+  assay bisect MODEL --trace T            every suspect of a wrong service: what is convicted, what is cleared
   assay audit MODEL                       what is wrong with a checkpoint, in seconds
   assay check                             the HIP kernels on the built-in emulator
   assay check --mutants                   the same kernels broken on purpose: every one must be caught
@@ -70,6 +72,8 @@ struct Cli {
 enum Command {
     /// Audit a checkpoint without running it: files, config, tensors, quantisation, tokenizer
     Audit(audit::AuditArgs),
+    /// From a wrong service to a named fault: every suspect with its experiment, all of them run
+    Bisect(Box<bisect::BisectArgs>),
     /// Check the HIP kernels on the emulator
     Check(check::CheckArgs),
     /// Check a program of yours: torch, vLLM's kernels, anything that speaks the protocol of docs/exec.md
@@ -247,6 +251,7 @@ fn dispatch(cli: Cli) -> anyhow::Result<u8> {
         .build()?;
     pool.install(|| match cli.command {
         Command::Audit(args) => audit::run(&args),
+        Command::Bisect(args) => bisect::run(&args),
         Command::Check(args) => check::run(&args),
         Command::Exec(args) => exec::run(&args),
         Command::Run(args) => run::run(&args),

@@ -158,7 +158,7 @@ pub fn diff(
     let stretches = forward::classify(checkpoint, &trace, None, progress)?;
     let report = |s: forward::Stretch| NodeReport::new(&s.probe, forward::NAME, s.judgement);
     nodes.extend(stretches.into_iter().map(report));
-    Ok(DiffReport { dtype: Dtype::Bf16, preset: None, nodes })
+    Ok(DiffReport { dtype: Dtype::Bf16, preset: None, nodes, growth: Vec::new() })
 }
 
 /// What the forward's judge reads.

@@ -10,7 +10,9 @@
 //! shortest beginning of the prompt that shows the error: a row depends on the tokens up to it only. And
 //! samples are made only for the few hypotheses whose one run comes nearest.
 
+mod growth;
 mod run;
+mod solve;
 mod spread;
 
 use std::collections::BTreeMap;
@@ -21,6 +23,7 @@ use assay_reference::qwen::variant::{Reach, faults};
 use assay_reference::qwen::{ForwardFault, Preset};
 use assay_reference::trace::Trace;
 
+pub use self::growth::{Growth, growth};
 use self::run::{Runner, Span, spans};
 use self::spread::{Fit, Spread, Values};
 pub(crate) use self::spread::{MEMBERS, limit};
@@ -162,18 +165,38 @@ impl Search<'_> {
                     tried = "; faults of single layers were not tried: record the layers' outputs";
                 }
             }
+            // What no list holds: a value that is solved for, then two faults at once.
+            if explaining.is_empty() {
+                let solved = self.solved(span, observed, tokens)?;
+                explaining = solved.fits;
+                if explaining.is_empty() {
+                    match self.pairs(span, observed, tokens, solved.nearest)? {
+                        Some(pairs) => explaining = pairs,
+                        None if tried.is_empty() => {
+                            tried = "; pairs of faults were not tried in a model of this size: record the layers' outputs";
+                        }
+                        None => {}
+                    }
+                }
+            }
         }
         let Some((best, best_fit)) = explaining.first().cloned() else {
             let nearest = nearest.map(|n| format!("; nearest is {n}")).unwrap_or_default();
             return Ok(Verdict::Unexplained { pattern: format!("{}{nearest}{tried}", off(fit)) });
         };
         self.found = explaining.iter().map(|(f, _)| f.clone()).collect();
-        let finding = Finding {
-            code: best.entry.code.into(),
-            name: best.entry.name(),
-            text: evidence(&best, &best_fit, fit, &explaining[1..]),
-        };
-        Ok(Verdict::Fail { findings: vec![finding] })
+        let text = evidence(&best, &best_fit, fit, &explaining[1..]);
+        let first = Finding { code: best.entry.code.into(), name: best.entry.name(), text };
+        let others = best.also.iter().map(|f| Finding {
+            code: f.entry.code.into(),
+            name: f.entry.name(),
+            text: format!(
+                "{}, beside {}; neither explains it alone",
+                worded(f),
+                best.label_alone()
+            ),
+        });
+        Ok(Verdict::Fail { findings: std::iter::once(first).chain(others).collect() })
     }
 
     /// Every fault in each layer of the span alone.
@@ -307,11 +330,20 @@ fn times(ratio: f64) -> String {
     if ratio < 1e6 { format!("{ratio:.3} times") } else { "over a million times".into() }
 }
 
+/// What a fault is, with its key in front.
+fn worded(fault: &ForwardFault) -> String {
+    match fault.key.as_str() {
+        "" => fault.detail.clone(),
+        key => format!("{key}: {}", fault.detail),
+    }
+}
+
 fn evidence(best: &ForwardFault, own: &Fit, right: &Fit, others: &[(ForwardFault, Fit)]) -> String {
-    let mut text = match best.key.as_str() {
-        "" => best.detail.clone(),
-        key => format!("{key}: {}", best.detail),
-    };
+    let mut text = worded(best);
+    if !best.also.is_empty() {
+        let also: Vec<String> = best.also.iter().map(ForwardFault::label_alone).collect();
+        text += &format!(", together with {}", also.join(", "));
+    }
     if let Some(only) = best.only() {
         text += &format!(", in layer {} alone", only.start);
     }

@@ -119,6 +119,18 @@ impl Runner<'_> {
         self.run(span, self.wiring(fault), tokens, &self.presets()[0], None)
     }
 
+    /// The right forward of each legitimate mixture of roundings, plain and in another order of its sums.
+    pub(super) fn by_preset(&self, span: &Span) -> Result<Vec<Values>> {
+        let tokens = self.trace.manifest().tokens.len();
+        let mut all = Vec::new();
+        for preset in self.presets() {
+            for jitter in [None, Some(Jitter::new(1))] {
+                all.push(self.run(span, self.wiring(None), tokens, preset, jitter)?);
+            }
+        }
+        Ok(all)
+    }
+
     /// A sample of legitimate roundings and orders of the same forward, over the whole trace.
     pub(super) fn members(&self, span: &Span, fault: Option<&ForwardFault>) -> Result<Spread> {
         let (tokens, presets) = (self.trace.manifest().tokens.len(), self.presets());

@@ -42,6 +42,8 @@ fn shape<O: Op>(run: &Run<'_, O>, e: &Expected) -> String {
         format!("rows {}", span(wrong.iter().map(|i| i / cols), run.spec.rows())),
         format!("columns {}", span(wrong.iter().map(|i| i % cols), cols)),
     ];
+    parts.extend(heads(&wrong, &run.spec.shape, cols));
+    parts.extend(period(&wrong, cols));
     if nan > 0 {
         parts.push(format!("{nan} of them not finite"));
     }
@@ -59,6 +61,32 @@ fn shape<O: Op>(run: &Run<'_, O>, e: &Expected) -> String {
     format!("wrong: {}", parts.join(", "))
 }
 
+/// Of an output [tokens, heads, elements], which heads and tokens are wrong.
+fn heads(wrong: &[usize], shape: &[usize], cols: usize) -> Vec<String> {
+    let &[tokens, heads, _] = shape else { return Vec::new() };
+    let of = |name: &str, n: usize, at: fn(usize, usize) -> usize| {
+        format!("{name} {}", span(wrong.iter().map(|i| at(i / cols, heads)), n))
+    };
+    vec![
+        of("heads", heads, |row, heads| row % heads),
+        of("tokens", tokens, |row, heads| row / heads),
+    ]
+}
+
+/// Whether the wrong columns are those of some residues by a power of two, as lanes, vectors, packed words and tiles make
+/// them.
+fn period(wrong: &[usize], cols: usize) -> Option<String> {
+    let mut is_wrong = vec![false; cols];
+    wrong.iter().for_each(|i| is_wrong[i % cols] = true);
+    if is_wrong.iter().all(|w| *w) {
+        return None;
+    }
+    let fits = |m: &usize| (0..cols).all(|c| is_wrong[c] == is_wrong[c % m]);
+    let m = (1..8).map(|e| 1usize << e).filter(|m| 2 * m <= cols).find(fits)?;
+    let residues = (0..m).filter(|&r| is_wrong[r]);
+    Some(format!("columns {} modulo {m}", span(residues, m)))
+}
+
 /// `all`, `3`, `3..7` (every one between), `5 of 12 between 3 and 11`.
 fn span(indices: impl Iterator<Item = usize>, n: usize) -> String {
     let mut all: Vec<usize> = indices.collect();
@@ -70,5 +98,21 @@ fn span(indices: impl Iterator<Item = usize>, n: usize) -> String {
         (Some(&a), Some(&b)) if b - a + 1 == all.len() => format!("{a}..={b}"),
         (Some(&a), Some(&b)) => format!("{} of {n} between {a} and {b}", all.len()),
         _ => "none".into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn columns_of_a_lane_and_heads_are_told() {
+        // Rows of 32 columns, the second of each four wrong.
+        let wrong: Vec<usize> = (0..64).filter(|i| i % 4 == 1).collect();
+        assert_eq!(period(&wrong, 32).as_deref(), Some("columns 1 modulo 4"));
+        assert_eq!(period(&[3], 32), None, "one column is no period");
+        assert_eq!(period(&(0..32).collect::<Vec<_>>(), 32), None);
+        // [2 tokens, 3 heads, 2 elements]: head 1 of both tokens.
+        assert_eq!(heads(&[2, 3, 8, 9], &[2, 3, 2], 2), ["heads 1", "tokens all"]);
     }
 }

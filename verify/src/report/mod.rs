@@ -1,6 +1,7 @@
 //! Reports: text for people, JSON for machines (docs/json_report.md), HTML for sharing, JUnit XML for CI.
 
 mod audit;
+mod bisect;
 mod gate;
 pub mod html;
 mod json;

@@ -3,8 +3,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 pub use super::audit::{audit, finding as audit_finding};
+pub use super::bisect::{bisect, switches};
 pub use super::gate::{comparisons, decisions};
 pub use super::probe::probe;
+
+use assay_reference::arith::math;
 
 use super::Table;
 use crate::diff::{DiffReport, NodeReport};
@@ -160,7 +163,34 @@ pub fn diff(report: &DiffReport, all: bool) -> String {
         out += &conventions_by_op(report);
     }
     out += &summary(report);
+    out += &growth(report);
     out
+}
+
+/// The accumulated error beside the introduced one, with a bar on a logarithmic scale from 1e-8 to 1.
+fn growth(report: &DiffReport) -> String {
+    if report.growth.is_empty() {
+        return String::new();
+    }
+    let heading = ["output", "accumulated", "legitimate", "introduced", ""];
+    let mut table = Table::new(&heading);
+    for g in &report.growth {
+        let decades = math::ln(g.accumulated.max(1e-8)) / std::f64::consts::LN_10 + 8.0;
+        let marks = if g.accumulated.is_nan() { 27 } else { (3.0 * decades.min(9.0)) as usize };
+        let over = if g.accumulated <= g.legitimate { "" } else { " above" };
+        table.row([
+            g.probe.clone(),
+            format!("{:.2e}", g.accumulated),
+            format!("{:.2e}", g.legitimate),
+            g.introduced
+                .map_or("-".into(), |x| if x > 1e6 { ">1e6".into() } else { format!("{x:.3}") }),
+            format!("{}{over}", "#".repeat(marks)),
+        ]);
+    }
+    format!(
+        "\nthe error by layer: accumulated, relative rms from the reference's own forward of the nearest convention; legitimate, how far\nother conventions and orders are from that; introduced, the worst op of the layer on its own inputs, of its budget\n{}",
+        table.render()
+    )
 }
 
 /// What of each op equals the reference under a preset, bit by bit.
@@ -233,7 +263,7 @@ fn by_op(nodes: &[&NodeReport]) -> String {
 
 /// By op, the catalogued faults that no call's recorded inputs could have shown: for those a pass says
 /// nothing.
-fn coverage(report: &DiffReport) -> String {
+pub(crate) fn coverage(report: &DiffReport) -> String {
     let mut by_op: BTreeMap<&str, Option<BTreeSet<&str>>> = BTreeMap::new();
     for n in &report.nodes {
         if let Verdict::Pass { unseen_faults, .. } = &n.judgement.verdict {

@@ -8,21 +8,21 @@ use crate::tensor::Tensor;
 
 type S = Setup<Rope>;
 
+/// Bases of released models, and defaults of others.
+pub(super) const THETAS: [f64; 7] = [1e3, 1e4, 1e5, 5e5, 1e6, 5e6, 1e7];
+
+/// Another base of the angles.
+pub(super) fn wrong_theta(params: &Params, theta: f64) -> Fault<Rope> {
+    let detail = format!("theta is {theta} instead of {}", params.theta);
+    let edit = move |s: &mut S| s.params.theta = theta;
+    Fault::new("A130", "wrong_theta", detail, edit).keyed(format!("{theta:e}"))
+}
+
 pub(super) fn catalogue(params: &Params, tensors: &Tensors) -> Vec<Fault<Rope>> {
     let mut faults = Vec::new();
-    for theta in [1e3, 1e4, 1e5, 5e5, 1e6, 5e6, 1e7] {
-        if theta != params.theta {
-            faults.push(
-                Fault::new(
-                    "A130",
-                    "wrong_theta",
-                    format!("theta is {theta} instead of {}", params.theta),
-                    move |s: &mut S| s.params.theta = theta,
-                )
-                .keyed(format!("{theta:e}")),
-            );
-        }
-    }
+    faults.extend(
+        THETAS.into_iter().filter(|t| *t != params.theta).map(|theta| wrong_theta(params, theta)),
+    );
     faults.push(Fault::new(
         "A131",
         "pairing_adjacent",

@@ -16,6 +16,7 @@
 
 mod faults;
 mod scaling;
+mod solve;
 
 use serde::{Deserialize, Serialize};
 
@@ -335,7 +336,14 @@ impl Op for Rope {
         faults::catalogue(params, tensors)
     }
 
-    fn propose(_params: &Params, residual: &Residual<'_>) -> Vec<Fault<Self>> {
-        gain_faults("A138", residual)
+    fn propose(params: &Params, residual: &Residual<'_>) -> Vec<Fault<Self>> {
+        let mut proposed = gain_faults("A138", residual);
+        let solved = solve::implied_theta(params, residual).into_iter();
+        proposed.extend(
+            solved
+                .filter(|t| *t != params.theta && !faults::THETAS.contains(t))
+                .map(|theta| faults::wrong_theta(params, theta)),
+        );
+        proposed
     }
 }

@@ -88,21 +88,25 @@ pub(super) const ENTRIES: &[Entry] = &[
 
 /// Bases of released models and of other models' defaults.
 fn theta(c: &Config) -> Vec<Form> {
-    let right = c.rope_theta;
-    let form = |theta: f64| {
-        Form::new(format!("{theta:e}"), format!("rope theta is {theta} instead of {right}"))
-            .config(move |c| c.rope_theta = theta)
-    };
-    [1e3, 1e4, 1e5, 5e5, 1e6, 5e6, 1e7].into_iter().filter(|&t| t != right).map(form).collect()
+    let all = [1e3, 1e4, 1e5, 5e5, 1e6, 5e6, 1e7].into_iter();
+    all.filter(|&t| t != c.rope_theta).map(|t| theta_form(c, t)).collect()
+}
+
+/// This base.
+pub(super) fn theta_form(c: &Config, theta: f64) -> Form {
+    Form::new(format!("{theta:e}"), format!("rope theta is {theta} instead of {}", c.rope_theta))
+        .config(move |c| c.rope_theta = theta)
 }
 
 fn eps(c: &Config) -> Vec<Form> {
-    let right = c.rms_norm_eps;
-    let form = |eps: f64| {
-        Form::new(format!("{eps:e}"), format!("the norms' eps is {eps:e} instead of {right:e}"))
-            .config(move |c| c.rms_norm_eps = eps)
-    };
-    [1e-12, 1e-8, 1e-6, 1e-5].into_iter().filter(|&e| e != right).map(form).collect()
+    let all = [1e-12, 1e-8, 1e-6, 1e-5].into_iter();
+    all.filter(|&e| e != c.rms_norm_eps).map(|e| eps_form(c, e)).collect()
+}
+
+/// This eps.
+pub(super) fn eps_form(c: &Config, eps: f64) -> Form {
+    let detail = format!("the norms' eps is {eps:e} instead of {:e}", c.rms_norm_eps);
+    Form::new(format!("{eps:e}"), detail).config(move |c| c.rms_norm_eps = eps)
 }
 
 fn scale(c: &Config) -> Vec<Form> {

@@ -1,8 +1,11 @@
 //! The HTML report: one self-contained file, for sharing.
 
+mod bisect;
 mod charts;
+mod growth;
 mod page;
 
+pub use bisect::bisect;
 pub use page::{Page, Row};
 
 use crate::diff::DiffReport;
@@ -11,7 +14,7 @@ use crate::suite::KernelReport;
 /// The page of `assay check`.
 pub fn check(reports: &[KernelReport], subtitle: String) -> Page<'_> {
     let rows = reports.iter().map(|r| Row { name: &r.kernel, op: &r.op, judgement: &r.judgement });
-    Page { title: "assay check", subtitle, rows: rows.collect() }
+    Page { title: "assay check", subtitle, chart: String::new(), rows: rows.collect() }
 }
 
 /// The page of `assay exec`.
@@ -23,7 +26,8 @@ pub fn exec(reports: &[KernelReport], subtitle: String) -> Page<'_> {
 pub fn diff(report: &DiffReport, subtitle: String) -> Page<'_> {
     let rows = report.nodes.iter();
     let rows = rows.map(|n| Row { name: &n.probe, op: &n.op, judgement: &n.judgement });
-    Page { title: "assay diff", subtitle, rows: rows.collect() }
+    let chart = growth::chart(&report.growth);
+    Page { title: "assay diff", subtitle, chart, rows: rows.collect() }
 }
 
 /// Text as it may stand in HTML, in an attribute too.

@@ -36,6 +36,8 @@ pub struct Page<'a> {
     pub title: &'a str,
     /// What was checked, how: one line.
     pub subtitle: String,
+    /// A figure in front of the table; may be empty.
+    pub chart: String,
     /// The subjects in order.
     pub rows: Vec<Row<'a>>,
 }
@@ -61,6 +63,7 @@ impl Page<'_> {
             style = include_str!("page.css"),
             subtitle = escape(&self.subtitle),
         );
+        out += &self.chart;
         out += &self.table();
         let mut order: Vec<&Row<'_>> = self.rows.iter().collect();
         order.sort_by_key(|r| r.class() != "fail");

@@ -1,0 +1,166 @@
+//! `assay bisect`.
+
+mod switches;
+
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use anyhow::{Context, bail};
+use assay_reference::checkpoint::{ChatRequest, ChatTemplates, Checkpoint, Tokenizer};
+use assay_reference::trace::Trace;
+use clap::Args;
+
+use super::kernels::{OnKernels, Replaced};
+use super::run::prompts::{arguments, read_text};
+use super::{FINDINGS, HtmlArgs, JsonArgs, PASS, progress};
+use crate::bisect::{Given, Prompt, bisect};
+use crate::diff::engine;
+use crate::report::{Envelope, html, text, write_json};
+use crate::template::{self, Captured};
+
+/// What to examine, and what there is to go by.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Every suspect has an experiment, the cheapest first, and all of them are run: two independent faults hide one another. Each suspect
+ends cleared, CONVICTED with evidence, or not testable with what would be needed. Not testable is not cleared.
+Exit codes: 0 nothing convicted, 1 convictions, 2 bad usage or unreadable input, 3 (--switches) nothing could be told.
+
+Examples:
+  assay bisect MODEL                                 files, config, quantisation, tokenizer: seconds
+  assay bisect MODEL --trace T --html report.html    and every op, layer and wrong forward of a recording (docs/taps.md)
+  assay bisect MODEL --backend emu                   and the kernels on the model's own weights
+  assay bisect MODEL --text answer.txt --messages chat.json --captured prompt.txt
+  assay bisect --switches                            the next restart that isolates a guilty custom kernel of vLLM on a DCU
+  assay bisect --switches --seen right,wrong         the one after those two
+  assay bisect --switches --run './restart-and-ask'  drives the restarts: exit 0 is right, 1 is wrong, others tell nothing")]
+pub(super) struct BisectArgs {
+    /// Folder of the checkpoint
+    #[arg(required_unless_present = "switches")]
+    model: Option<PathBuf>,
+    /// Folder of a trace of the failing engine (docs/trace_format.md)
+    #[arg(long, value_name = "DIR")]
+    trace: Option<PathBuf>,
+    /// Run the model on this crate's kernels, and judge every launch
+    #[arg(long, value_enum)]
+    backend: Option<OnKernels>,
+    /// With --backend: token ids of the prompt [default: those of the trace, else 24 spread over the vocabulary]
+    #[arg(long, value_name = "IDS", value_delimiter = ',', requires = "backend")]
+    ids: Vec<u32>,
+    #[command(flatten)]
+    replaced: Replaced,
+    /// File with what the service answered
+    #[arg(long, value_name = "FILE")]
+    text: Option<PathBuf>,
+    /// JSON file of a conversation, for --captured
+    #[arg(long, value_name = "FILE", requires = "captured")]
+    messages: Option<PathBuf>,
+    /// The prompt that the service made of --messages: text, a JSON string, or a JSON array of token ids
+    #[arg(long, value_name = "FILE", requires = "messages")]
+    captured: Option<PathBuf>,
+    /// Read every weight: NaN, zeros; all zero points
+    #[arg(long)]
+    data: bool,
+    /// Hash every weight file, and compare with what the folder states
+    #[arg(long)]
+    hash: bool,
+    #[command(flatten)]
+    switches: switches::SwitchArgs,
+    #[command(flatten)]
+    json: JsonArgs,
+    #[command(flatten)]
+    html: HtmlArgs,
+}
+
+pub(super) fn run(args: &BisectArgs) -> anyhow::Result<u8> {
+    let start = Instant::now();
+    args.json.check()?;
+    args.html.check()?;
+    let Some(model) = &args.model else { return switches::run(&args.switches, &args.json, start) };
+    if args.switches.switches {
+        bail!("--switches looks at an engine and not at a model: give one of the two");
+    }
+    let trace = args.trace.as_deref().map(Trace::open).transpose()?;
+    let answer = args.text.as_deref().map(read_answer).transpose()?;
+    let prompt = match (&args.messages, &args.captured) {
+        (Some(messages), Some(captured)) => Some(compared(model, messages, captured)?),
+        _ => None,
+    };
+    let kernels = args.backend.map(|on| on.kernels(&args.replaced)).transpose()?;
+    let on_kernels =
+        engine::Prompt { ids: ids(args, model, trace.as_ref()), chunk: 16, generate: 4 };
+    let given = Given {
+        trace: trace.as_ref(),
+        kernels: kernels.as_ref().map(|k| (k, &on_kernels)),
+        server: None,
+        answer: answer.as_deref(),
+        prompt: prompt.as_ref(),
+        data: args.data,
+        hash: args.hash,
+    };
+    let bar = progress::bar(0);
+    progress::show_searches(&bar);
+    let report = bisect(model, &given, &mut |i, n, what| {
+        bar.set_length(n as u64);
+        bar.set_position(i as u64);
+        bar.set_message(what.to_string());
+    })?;
+    bar.finish_and_clear();
+    args.json.say(&text::bisect(&report));
+    args.html.write(|| html::bisect(&report))?;
+    let (code, result) = match report.evidence().next() {
+        Some(_) => (FINDINGS, "findings"),
+        None => (PASS, "pass"),
+    };
+    if let Some(path) = &args.json.json {
+        let seconds = start.elapsed().as_secs_f64();
+        write_json(path, &Envelope::new("bisect", result, None, seconds, report))?;
+    }
+    Ok(code)
+}
+
+/// The longest answer that is read.
+const MOST_ANSWER: usize = 1 << 20;
+
+fn read_answer(path: &Path) -> anyhow::Result<String> {
+    let text = read_text(path)?;
+    if text.len() > MOST_ANSWER {
+        bail!(
+            "{}: has {} bytes: no answer of a service (at most {MOST_ANSWER})",
+            path.display(),
+            text.len()
+        );
+    }
+    Ok(text)
+}
+
+/// The conversation as the model's template renders it, against what the service used.
+fn compared(model: &Path, messages: &Path, captured: &Path) -> anyhow::Result<Prompt> {
+    let mut request = ChatRequest::parse(&read_text(messages)?, messages)?;
+    request.add_generation_prompt = true;
+    request.arguments = arguments(false, &[])?;
+    let text = ChatTemplates::open(model)?.render(&request)?;
+    let tokenizer = Tokenizer::open(model)?;
+    let with = captured.display().to_string();
+    let bytes = std::fs::read(captured).with_context(|| with.clone())?;
+    Ok(Prompt(vec![match Captured::parse(&bytes) {
+        Captured::Text(theirs) => template::bytes(&text, &theirs, &with, "prompt.text_differs"),
+        Captured::Ids(theirs) => {
+            let ours = tokenizer.encode_rendered(&text)?;
+            template::ids(&ours, &theirs, &tokenizer, &with, "prompt.ids_differ")
+        }
+    }]))
+}
+
+/// Tokens for the kernels: what was given, what was recorded, or some of the vocabulary.
+fn ids(args: &BisectArgs, model: &Path, trace: Option<&Trace>) -> Vec<u32> {
+    const MOST: usize = 24;
+    if !args.ids.is_empty() {
+        return args.ids.clone();
+    }
+    if let Some(trace) = trace {
+        return trace.manifest().tokens.iter().take(MOST).copied().collect();
+    }
+    // A checkpoint that cannot be opened is a row of the report.
+    let vocab = Checkpoint::open(model).map_or(32, |c| c.config().vocab_size.max(1));
+    (0..MOST).map(|i| ((i * 37 + 11) % vocab) as u32).collect()
+}
