@@ -51,6 +51,6 @@ pub fn observe(case: &Arc<Case>, output: Tensor, label: &str, structured: bool) 
 /// When a run is not of the op.
 #[track_caller]
 pub fn judged(op: &str, runs: &[Observation], scope: Scope) -> Judgement {
-    judge(op, runs, Options { scope, unseen: Unseen::Nothing, preset: None })
+    judge(op, runs, Options { scope, unseen: Unseen::Nothing, preset: None, known: None })
         .expect("runs of the op")
 }

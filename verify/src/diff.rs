@@ -24,7 +24,9 @@ use serde::Serialize;
 pub use self::phase::PhaseError;
 use crate::finding::Finding;
 use crate::forward::{self, Growth};
-use crate::judge::{Judgement, Observation, Options, Unseen, Verdict, judge, reference_output};
+use crate::judge::{
+    Judgement, Known, Observation, Options, Unseen, Verdict, judge, reference_output,
+};
 
 /// One op of the forward.
 #[derive(Clone, Debug, Serialize)]
@@ -122,7 +124,13 @@ pub fn diff(
     let angle = if dtype == Dtype::F64 { Angle::F64 } else { Angle::F32 };
     let plan = Plan::new(checkpoint.config(), angle);
     check_shapes(&plan, trace)?;
-    let source = Recording { checkpoint, trace, options, replaced: BTreeMap::new() };
+    let source = Recording {
+        checkpoint,
+        trace,
+        options,
+        replaced: BTreeMap::new(),
+        known: Known::default(),
+    };
     let mut nodes = Vec::with_capacity(plan.nodes.len());
     for (i, node) in plan.nodes.iter().enumerate() {
         progress(i, plan.nodes.len(), &node.probe);
@@ -209,6 +217,7 @@ struct Recording<'a> {
     trace: &'a Trace,
     options: DiffOptions,
     replaced: BTreeMap<String, Tensor>,
+    known: Known,
 }
 
 impl Recording<'_> {
@@ -227,8 +236,13 @@ impl Recording<'_> {
         judge(node.op, &self.observations(node)?, self.options(unseen))
     }
 
-    fn options(&self, unseen: Unseen) -> Options {
-        Options { scope: Scope::Framework, unseen, preset: self.options.preset }
+    fn options(&self, unseen: Unseen) -> Options<'_> {
+        Options {
+            scope: Scope::Framework,
+            unseen,
+            preset: self.options.preset,
+            known: Some(&self.known),
+        }
     }
 
     /// The node's inputs and output; what depends on positions by segment, since each forward call

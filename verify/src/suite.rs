@@ -315,7 +315,7 @@ pub fn check_backend(
         Profile::Full | Profile::Pairs => Unseen::Pairs,
         Profile::Power => Unseen::Nothing,
     };
-    let options = Options { scope: Scope::Kernel, unseen, preset: None };
+    let options = Options { scope: Scope::Kernel, unseen, preset: None, known: None };
     let mut judgement = if kernel.builds().len() > 1 && others.is_empty() {
         once::judge_once(kernel.op, &observations, options)?
     } else {

@@ -234,19 +234,26 @@ pub struct Out<R> {
 impl<R: Real> Out<R> {
     /// Evaluates rows in parallel; `row` returns the full row, of which the tile's columns are kept.
     pub fn by_rows(tile: &Tile, rows: usize, row: impl Fn(usize) -> Vec<R> + Sync) -> Vec<Out<R>> {
-        use rayon::prelude::*;
-        let parts: Vec<Vec<R>> = tile
-            .rows_of(rows)
-            .par_iter()
-            .map(|&r| {
-                // Worker threads have an environment of their own.
-                let _env = DefaultEnv::enter();
-                let full = row(r);
-                let mut out = Vec::with_capacity(full.len());
-                tile.pick(&full, &mut out);
-                out
-            })
-            .collect();
+        let wanted = tile.rows_of(rows);
+        let picked = |i: usize| {
+            let full = row(wanted[i]);
+            let mut out = Vec::with_capacity(full.len());
+            tile.pick(&full, &mut out);
+            out
+        };
+        let parts = in_parallel(wanted.len(), &picked);
         vec![Out { name: "output", data: parts.concat() }]
     }
+}
+
+/// `f` of the numbers below `n`, in parallel; not generic over `f`, so that rayon's machinery is compiled
+/// once for each type of results and not once for each op.
+pub(crate) fn in_parallel<T: Send>(n: usize, f: &(dyn Fn(usize) -> T + Sync)) -> Vec<T> {
+    use rayon::prelude::*;
+    let one = |i| {
+        // Worker threads have an environment of their own.
+        let _env = DefaultEnv::enter();
+        f(i)
+    };
+    (0..n).into_par_iter().map(one).collect()
 }

@@ -243,7 +243,7 @@ impl Visitor for Cost {
         let sound: Vec<Observation> =
             cases.iter().map(|g| observe(g, stored(&base::<O>(&g.case)))).collect();
         let verdict = |runs: &[Observation], unseen: Unseen, passes: bool| {
-            let options = Options { scope: Scope::Kernel, unseen, preset: None };
+            let options = Options { scope: Scope::Kernel, unseen, preset: None, known: None };
             seconds(&mut || {
                 let judgement = judge(O::NAME, runs, options).expect("runs of the op");
                 assert_eq!(judgement.verdict.is_pass(), passes, "{judgement:#?}");

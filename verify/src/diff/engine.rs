@@ -18,7 +18,7 @@ use assay_reference::{Dtype, Tensor};
 use super::{DiffReport, NodeReport};
 use crate::finding::Finding;
 use crate::forward;
-use crate::judge::{Observation, Options, Unseen, Verdict, judge_all};
+use crate::judge::{Known, Observation, Options, Unseen, Verdict, judge_all};
 
 /// What the engine runs.
 #[derive(Clone, Debug)]
@@ -89,8 +89,13 @@ impl Places {
 }
 
 impl Place {
-    fn judged(self) -> assay_reference::Result<NodeReport> {
-        let options = Options { scope: Scope::Kernel, unseen: Unseen::Nothing, preset: None };
+    fn judged(self, known: &Known) -> assay_reference::Result<NodeReport> {
+        let options = Options {
+            scope: Scope::Kernel,
+            unseen: Unseen::Nothing,
+            preset: None,
+            known: Some(known),
+        };
         // The first output goes by the kernel's name for it, further ones by the op's.
         let (first, others) = self.outputs.split_first().expect("a launch has an output");
         let mut judgement = judge_all(&self.op, &first.1, others, options)?;
@@ -148,9 +153,10 @@ pub fn diff(
     let places = places.into_inner().0;
     let n = places.len();
     let mut nodes = Vec::with_capacity(n);
+    let known = Known::default();
     for (i, place) in places.into_iter().enumerate() {
         progress(i, n, &place.probe);
-        nodes.push(place.judged()?);
+        nodes.push(place.judged(&known)?);
     }
     ids.truncate(segments.last().map_or(0, |s| s.1));
     let folder = tempfile::tempdir().context("no temporary folder")?;

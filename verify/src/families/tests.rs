@@ -85,8 +85,12 @@ fn the_reference_in_f32_passes_on_small_cases() {
                     label: g.label.clone(),
                     structured: g.structured,
                 };
-                let options =
-                    Options { scope: Scope::Kernel, unseen: Unseen::Nothing, preset: None };
+                let options = Options {
+                    scope: Scope::Kernel,
+                    unseen: Unseen::Nothing,
+                    preset: None,
+                    known: None,
+                };
                 let verdict = judge_output(op, name, &[run], options).expect("a run").verdict;
                 let vague = matches!(verdict, Verdict::IllConditioned { .. })
                     && ["beyond f16", "tied"].iter().any(|w| g.label.contains(w));

@@ -4,6 +4,7 @@ use assay_reference::ops::{Fault, Op, Residual, Setup, Tile};
 use rayon::prelude::*;
 
 use super::baseline::Baseline;
+use super::known::Known;
 use super::progress::Progress;
 use super::search::{Convention, Run};
 
@@ -39,6 +40,8 @@ pub(super) struct Subject<'a, O: Op> {
     /// Runs of the other outputs of the same launches.
     pub(super) beside: &'a [(Run<'a, O>, Baseline)],
     pub(super) progress: Progress,
+    /// Names of earlier calls.
+    pub(super) known: Option<&'a Known>,
 }
 
 impl<O: Op> Subject<'_, O> {

@@ -98,11 +98,18 @@ fn attempt<O: Op>(
     let mut tried = 0;
     let mut by_run = ByRun::new();
     let mut keys: Vec<Key> = Vec::new();
+    let op = O::name(&runs[0].base.params);
+    let known = subject.known.map_or(Vec::new(), |k| k.of(op));
     for (n, &i) in failing.iter().enumerate() {
-        let searched = n < SEARCHED && progress.goes_on();
-        let only = (!searched).then_some(keys.as_slice());
-        let (mut found, count) = subject.explain(i, bases, only);
+        let (mut found, count) = subject.explain(i, bases, Some(&known));
         tried += count;
+        if !found.iter().any(|e| !e.vague) {
+            let searched = n < SEARCHED && progress.goes_on();
+            let only = (!searched).then_some(keys.as_slice());
+            let count;
+            (found, count) = subject.explain(i, bases, only);
+            tried += count;
+        }
         if found.is_empty() && n >= SEARCHED && !keys.is_empty() && progress.goes_on() {
             let (more, count) = subject.explain(i, bases, None);
             tried += count;
@@ -112,6 +119,10 @@ fn attempt<O: Op>(
         keys.sort();
         keys.dedup();
         by_run.insert(i, found);
+    }
+    if let Some(known) = subject.known {
+        let evidence = |key: &&Key| by_run.values().flatten().any(|e| e.key == **key && !e.vague);
+        known.add(op, &keys.iter().filter(evidence).cloned().collect::<Vec<_>>());
     }
     let contradicted: BTreeMap<Key, String> = keys
         .into_iter()

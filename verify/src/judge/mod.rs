@@ -12,6 +12,7 @@ pub mod drift;
 mod evidence;
 mod explain;
 mod faults;
+mod known;
 mod longer;
 mod near;
 mod outputs;
@@ -32,6 +33,7 @@ use assay_reference::{Case, Dtype, Error, Result, Tensor};
 use serde::Serialize;
 
 pub use accept::{Metrics, lambda};
+pub use known::Known;
 pub use near::near;
 pub use outputs::judge_all;
 pub use picture::{BINS, Histogram, Picture};
@@ -55,13 +57,15 @@ pub struct Observation {
 
 /// How to judge.
 #[derive(Clone, Copy, Debug)]
-pub struct Options {
+pub struct Options<'a> {
     /// Whose conventions are legitimate.
     pub scope: Scope,
     /// Which unseen faults to list with a pass.
     pub unseen: Unseen,
     /// The only conventions allowed, instead of all that are legitimate.
     pub preset: Option<&'static Preset>,
+    /// What earlier calls of the ops ended with: tried first, and added to.
+    pub known: Option<&'a Known>,
 }
 
 /// Which catalogued faults that the cases cannot see are listed with a pass.

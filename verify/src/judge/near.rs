@@ -19,7 +19,7 @@ pub fn near(
     pairs: &[(usize, usize)],
     scope: Scope,
 ) -> Result<Option<String>> {
-    let options = Options { scope, unseen: Unseen::Nothing, preset: None };
+    let options = Options { scope, unseen: Unseen::Nothing, preset: None, known: None };
     let runs = [Run::<Erased>::new(base, None, options)?, Run::new(changed, None, options)?];
     let mut first = None;
     for convention in conventions(&runs, options) {

@@ -121,7 +121,8 @@ mod tests {
     use crate::families;
     use crate::subject::native::Native;
 
-    const KERNEL: Options = Options { scope: Scope::Kernel, unseen: Unseen::Nothing, preset: None };
+    const KERNEL: Options =
+        Options { scope: Scope::Kernel, unseen: Unseen::Nothing, preset: None, known: None };
 
     fn pass(conventions: &[&str], unseen: &[&str]) -> Judgement {
         let owned = |names: &[&str]| names.iter().map(|n| (*n).to_string()).collect();

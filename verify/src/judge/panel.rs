@@ -95,7 +95,7 @@ impl Panel {
             label: String::new(),
             structured,
         };
-        let options = Options { scope, unseen: Unseen::Nothing, preset: None };
+        let options = Options { scope, unseen: Unseen::Nothing, preset: None, known: None };
         let run = Run::<Erased>::new(&observation, output, options)?;
         let mut all: Vec<Convention<Erased>> = conventions(std::slice::from_ref(&run), options);
         if let Some(only) = only {
@@ -293,7 +293,7 @@ mod tests {
         for (panel, answer) in panels.iter().zip(&mut answers) {
             answer.accepted = panel.accepts(&answer.observed);
         }
-        let options = Options { scope: SCOPE, unseen: Unseen::Nothing, preset: None };
+        let options = Options { scope: SCOPE, unseen: Unseen::Nothing, preset: None, known: None };
         let passes = full(op, &runs, options).expect("runs of the op").verdict.is_pass();
         Some((passes, !judge(panels.iter().zip(&answers)).is_caught()))
     }

@@ -265,6 +265,7 @@ pub(super) fn run<O: Op>(
             conventions: &conventions,
             beside: &beside,
             progress: Progress::new(O::name(&runs[0].base.params)),
+            known: options.known,
         };
         let (verdict, tried) = faults::name::<O>(&subject);
         judgement.hypotheses += tried;

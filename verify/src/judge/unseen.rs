@@ -135,7 +135,7 @@ fn opened<'a, O: Op>(
 
 /// See [`super::shown`].
 pub(super) fn shown(cases: &[Generated], scope: Scope) -> Result<Vec<(Key, bool)>> {
-    let options = Options { scope, unseen: Unseen::Nothing, preset: None };
+    let options = Options { scope, unseen: Unseen::Nothing, preset: None, known: None };
     let Some(first) = cases.first() else { return Ok(Vec::new()) };
     let mut all: BTreeMap<Key, bool> = BTreeMap::new();
     // Each output has its own verdict; a fault that shows in one is caught.

@@ -55,7 +55,7 @@ impl Demand {
             Demand::Equal { pairs, by } => equal(&b, &c, pairs, *by),
             Demand::Near { pairs } => judge::near(base, changed, pairs, scope)?,
             Demand::Bounded => {
-                let options = Options { scope, unseen: Unseen::Nothing, preset: None };
+                let options = Options { scope, unseen: Unseen::Nothing, preset: None, known: None };
                 let one = std::slice::from_ref(changed);
                 let verdict = judge::judge(&changed.case.op, one, options)?.verdict;
                 let passes = matches!(verdict, Verdict::Pass { .. });

@@ -95,7 +95,7 @@ impl Replay {
             .collect();
         let beside: Vec<_> =
             others.iter().map(|(other, o)| (*other, std::slice::from_ref(o))).collect();
-        let options = Options { scope: Scope::Kernel, unseen, preset: None };
+        let options = Options { scope: Scope::Kernel, unseen, preset: None, known: None };
         Ok(judge_one(&self.case.op, Some(name), &[run(output)], &beside, options)?)
     }
 

@@ -73,7 +73,8 @@ mod tests {
     /// Whatever a judgement depends on makes it another one: the latest is never handed on.
     #[test]
     fn a_judgement_is_kept_for_the_very_same_runs_only() {
-        let options = Options { scope: Scope::Kernel, unseen: Unseen::Nothing, preset: None };
+        let options =
+            Options { scope: Scope::Kernel, unseen: Unseen::Nothing, preset: None, known: None };
         let right: Vec<Observation> = families::power_cases("add", 1)
             .into_iter()
             .take(2)

@@ -6,10 +6,10 @@
 //! `partial`; maxima and sums stay in f32. A partition is an attention of its own: P is rounded against
 //! its maxima, in key blocks that are counted from the partition's start.
 
-use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 
-use crate::arith::{Real, fenv::DefaultEnv};
+use crate::arith::Real;
+use crate::ops::args::in_parallel;
 use crate::ops::attention::{self, Attention, KvHead, Lost, MaskCorner};
 use crate::ops::softmax::maximum;
 use crate::ops::{Arg, Inputs, Op, Out, Tile};
@@ -63,23 +63,21 @@ impl Split {
         let mut queries: Vec<usize> = wanted.iter().map(|r| r / hq).collect();
         queries.sort_unstable();
         queries.dedup();
-        let rows: Vec<Vec<(usize, Vec<R>)>> = queries
-            .par_iter()
-            .map(|&t| {
-                let _env = DefaultEnv::enter();
-                let mut heads: Vec<usize> =
-                    wanted.iter().filter(|&&r| r / hq == t).map(|r| r % hq).collect();
-                heads.sort_unstable();
-                heads.dedup();
-                let parts = self.parts(params, inputs, policy, (t, &heads));
-                let row = |(i, &h): (usize, &usize)| {
-                    let mut row = self.combined(&parts, i, d, policy);
-                    policy.apply("output", &mut row);
-                    (t * hq + h, row)
-                };
-                heads.iter().enumerate().map(row).collect()
-            })
-            .collect();
+        let heads_of = |i: usize| {
+            let t = queries[i];
+            let mut heads: Vec<usize> =
+                wanted.iter().filter(|&&r| r / hq == t).map(|r| r % hq).collect();
+            heads.sort_unstable();
+            heads.dedup();
+            let parts = self.parts(params, inputs, policy, (t, &heads));
+            let row = |(i, &h): (usize, &usize)| {
+                let mut row = self.combined(&parts, i, d, policy);
+                policy.apply("output", &mut row);
+                (t * hq + h, row)
+            };
+            heads.iter().enumerate().map(row).collect()
+        };
+        let rows: Vec<Vec<(usize, Vec<R>)>> = in_parallel(queries.len(), &heads_of);
         let rows: std::collections::BTreeMap<usize, Vec<R>> = rows.into_iter().flatten().collect();
         let mut data = Vec::new();
         wanted.iter().for_each(|r| tile.pick(&rows[r], &mut data));

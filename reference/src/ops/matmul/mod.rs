@@ -18,11 +18,12 @@ pub(super) mod faults;
 
 use serde::{Deserialize, Serialize};
 
+use super::args::in_parallel;
 use super::{
     ArgSpec, Fault, Inputs, Knob, Op, Out, OutSpec, Residual, Setup, Tensors, Tile, gain_at,
     gain_faults, need,
 };
-use crate::arith::{Real, fenv::DefaultEnv};
+use crate::arith::Real;
 use crate::error::{Error, Result};
 use crate::policy::Policy;
 
@@ -190,7 +191,6 @@ impl Op for Matmul {
         policy: &Policy,
         tile: &Tile,
     ) -> Vec<Out<R>> {
-        use rayon::prelude::*;
         let (x, w) = (inputs.req("x"), inputs.req("weight"));
         let (m, k, n) = dims(params, x.shape(), w.shape());
         let (rows, cols) = (tile.rows_of(m), tile.cols_of(n));
@@ -207,37 +207,35 @@ impl Op for Matmul {
             parted = rows.iter().map(activations).collect();
         }
         let bias = inputs.get("bias").filter(|_| params.bias != Bias::Dropped);
-        let columns: Vec<Vec<R>> = cols
-            .par_iter()
-            .map(|&c| {
-                let _env = DefaultEnv::enter();
-                let mut weight: Vec<R> = match params.layout {
-                    Layout::OutIn => w.row(c),
-                    Layout::InOut | Layout::Misread => (0..k).map(|i| w.at(i * n + c)).collect(),
-                };
-                policy.apply("weight", &mut weight);
-                let with_bias = |r: usize, sum: R| {
-                    let sum = policy.apply_one("accumulated", sum);
-                    let Some(bias) = bias else { return sum };
-                    match params.bias {
-                        Bias::ByRow => sum.add(bias.at(r % n)),
-                        // Each of the ranks adds it once.
-                        Bias::Times(n) if n == params.ranks => sum.add(bias.at(c)),
-                        Bias::Times(n) => (0..n).fold(sum, |sum, _| sum.add(bias.at(c))),
-                        _ => sum.add(bias.at(c)),
-                    }
-                };
-                if params.ranks < 2 {
-                    let weight = R::prepare(weight);
-                    let dot = |x| params.scaled(R::dot_prepared(x, &weight, 0, &policy.acc), c);
-                    return xs.iter().zip(&rows).map(|(x, &r)| with_bias(r, dot(x))).collect();
+        let column = |i: usize| {
+            let c = cols[i];
+            let mut weight: Vec<R> = match params.layout {
+                Layout::OutIn => w.row(c),
+                Layout::InOut | Layout::Misread => (0..k).map(|i| w.at(i * n + c)).collect(),
+            };
+            policy.apply("weight", &mut weight);
+            let with_bias = |r: usize, sum: R| {
+                let sum = policy.apply_one("accumulated", sum);
+                let Some(bias) = bias else { return sum };
+                match params.bias {
+                    Bias::ByRow => sum.add(bias.at(r % n)),
+                    // Each of the ranks adds it once.
+                    Bias::Times(n) if n == params.ranks => sum.add(bias.at(c)),
+                    Bias::Times(n) => (0..n).fold(sum, |sum, _| sum.add(bias.at(c))),
+                    _ => sum.add(bias.at(c)),
                 }
-                let one = |(x, &r): (&Vec<R>, &usize)| {
-                    over_ranks((x, &weight), c, params, policy, |sum| with_bias(r, sum))
-                };
-                parted.iter().zip(&rows).map(one).collect()
-            })
-            .collect();
+            };
+            if params.ranks < 2 {
+                let weight = R::prepare(weight);
+                let dot = |x| params.scaled(R::dot_prepared(x, &weight, 0, &policy.acc), c);
+                return xs.iter().zip(&rows).map(|(x, &r)| with_bias(r, dot(x))).collect();
+            }
+            let one = |(x, &r): (&Vec<R>, &usize)| {
+                over_ranks((x, &weight), c, params, policy, |sum| with_bias(r, sum))
+            };
+            parted.iter().zip(&rows).map(one).collect()
+        };
+        let columns: Vec<Vec<R>> = in_parallel(cols.len(), &column);
         let mut data = Vec::with_capacity(rows.len() * cols.len());
         for r in 0..rows.len() {
             data.extend(columns.iter().map(|c| policy.apply_one("output", c[r])));

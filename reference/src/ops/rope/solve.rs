@@ -12,6 +12,9 @@ const COARSE_TOKENS: usize = 8;
 /// Between which bases is sought, and in which steps of the logarithm.
 const RANGE: (f64, f64) = (10.0, 1e9);
 const STEP: f64 = 0.05;
+/// Up to which relative difference a base is the same for frequencies that are f32: theta^(-2i/d) moves by at most
+/// as much as theta does, and takes a power and a division in f32, some units of 2^-24 together.
+const F32_FREQUENCIES: f64 = 2.0 / (1 << 23) as f64;
 
 struct Rotations<'a> {
     params: &'a Params,
@@ -106,7 +109,10 @@ pub(super) fn implied_theta(params: &Params, residual: &Residual<'_>) -> Vec<f64
     let mut found = Vec::new();
     for digits in 0..4 {
         let rounded = format!("{theta:.digits$e}").parse::<f64>().unwrap_or(theta);
-        if rotations.distance(math::ln(rounded), n) <= 1.2 * least + f64::MIN_POSITIVE {
+        let ln = math::ln(rounded);
+        // Frequencies in f32 are rounded by as much as a base so near by changes them.
+        let near = (ln - best).abs() <= F32_FREQUENCIES;
+        if near || rotations.distance(ln, n) <= 1.2 * least + f64::MIN_POSITIVE {
             found.push(rounded);
             break;
         }

@@ -150,7 +150,8 @@ fn mlp(x: &[f32], layer: usize, seen: &mut Recorded) -> Vec<f32> {
 }
 
 fn judged_output(output: &str, runs: &[Observation]) -> Judgement {
-    let options = Options { scope: Scope::Kernel, unseen: Unseen::Nothing, preset: None };
+    let options =
+        Options { scope: Scope::Kernel, unseen: Unseen::Nothing, preset: None, known: None };
     judge_output("add_rms_norm", output, runs, options).expect("runs of the op")
 }
 
@@ -205,7 +206,8 @@ fn a_truncated_residual_stream_is_found_and_nothing_else() {
 #[test]
 fn an_output_is_named_as_the_op_names_it() {
     let runs = engine(nearest).residual;
-    let options = Options { scope: Scope::Kernel, unseen: Unseen::Nothing, preset: None };
+    let options =
+        Options { scope: Scope::Kernel, unseen: Unseen::Nothing, preset: None, known: None };
     let e = judge_output("add_rms_norm", "sum", &runs[..1], options).expect_err("no such output");
     assert!(e.to_string().contains("output, residual"), "{e}");
 }

@@ -209,7 +209,7 @@ fn judged(op: &str, ran: &[Ran], settings: &Settings, all: bool) -> anyhow::Resu
         }
     }
     let unseen = if settings.quick && all { Unseen::Nothing } else { Unseen::Catalogue };
-    let options = Options { scope: settings.scope, unseen, preset: None };
+    let options = Options { scope: settings.scope, unseen, preset: None, known: None };
     Ok(judge_all(op, &first, &others, options)?)
 }
 

@@ -195,7 +195,8 @@ fn judged(native: &Native, cases: &[Case]) -> Judgement {
         structured: false,
     };
     let runs: Vec<Observation> = cases.iter().map(observe).collect();
-    let options = Options { scope: Scope::Framework, unseen: Unseen::Nothing, preset: None };
+    let options =
+        Options { scope: Scope::Framework, unseen: Unseen::Nothing, preset: None, known: None };
     judge(native.op, &runs, options).expect("judges")
 }
 
