@@ -1,5 +1,5 @@
 //! Every 4-bit layer that gptqmodel quantised (for the other widths and formats see
-//! `reference/tests/golden_formats.rs`) is dequantised to gptqmodel's own bits, under a named
+//! `tests/tests/golden_formats.rs`) is dequantised to gptqmodel's own bits, under a named
 //! convention, and a zero point read in the wrong format is named.
 
 use std::path::PathBuf;

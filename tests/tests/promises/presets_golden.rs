@@ -10,7 +10,7 @@ use assay_tests::{cli, golden};
 use assay_verify::diff::{DiffReport, NodeReport};
 use assay_verify::judge::Verdict;
 
-/// Recorded in part only: judged over whole layers (reference/tests/forward/golden.rs).
+/// Recorded in part only: judged over whole layers (tests/tests/forward/golden.rs).
 const PARTIAL: &str = "long-qwen3";
 
 /// Every golden trace of a dtype: checkpoint and report under a preset.

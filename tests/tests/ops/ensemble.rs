@@ -330,7 +330,7 @@ fn legitimate_implementations_are_inside_their_limits() {
 }
 
 #[test]
-#[ignore = "half a minute: cargo test -p assay-reference --test ops at_length -- --ignored --nocapture"]
+#[ignore = "half a minute: cargo test -p assay-tests --test ops at_length -- --ignored --nocapture"]
 #[expect(clippy::print_stdout, reason = "the table is recorded in docs/runs")]
 fn legitimate_implementations_are_inside_their_limits_at_length() {
     println!(

@@ -138,7 +138,7 @@ fn every_difference_times_every_scale_is_rounded_from_integers() {
 }
 
 #[test]
-#[ignore = "half a minute: cargo test -p assay-reference --test ops all_codes -- --ignored"]
+#[ignore = "half a minute: cargo test -p assay-tests --test ops all_codes -- --ignored"]
 fn all_codes_zero_points_and_scales_of_every_format() {
     let expected = Expected::new();
     let n = expected.codes.len();

@@ -1,6 +1,7 @@
 //! What every op is held to: f64 equals the naive value, f32 stays inside the ball, and a tile
 //! equals the same elements of the whole.
 
+use approx::abs_diff_eq;
 use std::collections::BTreeMap;
 
 use assay_reference::arith::{Ball, Real};
@@ -74,7 +75,7 @@ pub(crate) fn bits(x: &[f64]) -> Vec<u64> {
 }
 
 fn near(got: f64, want: f64, scale: f64) -> bool {
-    got == want || (got.is_nan() && want.is_nan()) || (got - want).abs() <= 1e-13 * scale
+    (got.is_nan() && want.is_nan()) || abs_diff_eq!(got, want, epsilon = 1e-13 * scale)
 }
 
 /// Holds a setup to its naive values, given with the size of their terms: what cancels in a sum
