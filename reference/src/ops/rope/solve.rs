@@ -112,7 +112,10 @@ pub(super) fn implied_theta(params: &Params, residual: &Residual<'_>) -> Vec<f64
         let ln = math::ln(rounded);
         // Frequencies in f32 are rounded by as much as a base so near by changes them.
         let near = (ln - best).abs() <= F32_FREQUENCIES;
-        if near || rotations.distance(ln, n) <= 1.2 * least + f64::MIN_POSITIVE {
+        if near {
+            return vec![rounded];
+        }
+        if rotations.distance(ln, n) <= 1.2 * least + f64::MIN_POSITIVE {
             found.push(rounded);
             break;
         }
