@@ -206,6 +206,15 @@ impl Tensor {
         }
     }
 
+    /// Elements `start..start + n` as [`Tensor::get_i64`] gives them.
+    pub fn ints(&self, start: usize, n: usize) -> Vec<i64> {
+        if self.dtype != Dtype::I32 {
+            return (start..start + n).map(|i| self.get_i64(i)).collect();
+        }
+        let (words, _) = self.bytes()[start * 4..(start + n) * 4].as_chunks::<4>();
+        words.iter().map(|w| i64::from(i32::from_le_bytes(*w))).collect()
+    }
+
     /// Widens elements `start..start + out.len()` and maps them through `lift`.
     pub fn widen<R>(&self, start: usize, out: &mut [R], lift: impl Fn(f64) -> R) {
         let b = self.bytes();

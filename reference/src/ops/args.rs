@@ -89,6 +89,24 @@ impl<R: Real> Arg<'_, R> {
         out[0]
     }
 
+    /// The elements at `start` plus each of `offsets`.
+    pub fn gather(&self, start: usize, offsets: &[usize]) -> Vec<R> {
+        if !is_run(offsets) {
+            return offsets.iter().map(|o| self.at(start + o)).collect();
+        }
+        let mut out = vec![R::lift(0.0); offsets.len()];
+        self.read(start + offsets[0], &mut out);
+        out
+    }
+
+    /// The same of an integer tensor.
+    pub fn ints(&self, start: usize, offsets: &[usize]) -> Vec<i64> {
+        match self {
+            Arg::Stored(t) if is_run(offsets) => t.ints(start + offsets[0], offsets.len()),
+            _ => offsets.iter().map(|o| self.int(start + o)).collect(),
+        }
+    }
+
     /// One element of an integer tensor.
     pub fn int(&self, i: usize) -> i64 {
         match self {
@@ -96,6 +114,11 @@ impl<R: Real> Arg<'_, R> {
             Arg::Made { data, .. } => data[i].value() as i64,
         }
     }
+}
+
+/// Whether numbers follow each other without a gap.
+fn is_run(offsets: &[usize]) -> bool {
+    !offsets.is_empty() && offsets.windows(2).all(|w| w[1] == w[0] + 1)
 }
 
 /// The inputs of an evaluation.

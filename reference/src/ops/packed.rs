@@ -82,6 +82,12 @@ impl Reading {
 
     /// Value `i` of the stream whose words `word` gives.
     pub fn value(self, i: usize, word: impl Fn(usize) -> i64) -> i64 {
+        let place = self.place(i);
+        self.cut(place, word(place.word), || word(place.word + 1))
+    }
+
+    /// Where value `i` lies.
+    pub fn place(self, i: usize) -> Place {
         let run = per_run(self.bits);
         let slot = match self.order {
             Nibbles::LowFirst => i % run,
@@ -89,13 +95,30 @@ impl Reading {
             Nibbles::Awq => awq_slot(i % run),
         };
         let bit = (i / run * run + slot) * self.bits as usize;
-        let (at, shift) = (bit / 32, bit % 32);
-        let mut value = word(at) as u32 >> shift;
-        if shift + self.bits as usize > 32 && self.straddle == Straddle::Joined {
-            value |= (word(at + 1) as u32) << (32 - shift);
+        let shift = bit % 32;
+        let straddles = shift + self.bits as usize > 32 && self.straddle == Straddle::Joined;
+        Place { word: bit / 32, shift, straddles }
+    }
+
+    /// The value at a place in `word`, or in that and the `next` one.
+    pub fn cut(self, place: Place, word: i64, next: impl Fn() -> i64) -> i64 {
+        let mut value = word as u32 >> place.shift;
+        if place.straddles {
+            value |= (next() as u32) << (32 - place.shift);
         }
         i64::from(value & mask(self.bits))
     }
+}
+
+/// Where a value of a stream lies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// Its word.
+    pub word: usize,
+    /// Its lowest bit there.
+    pub shift: usize,
+    /// Whether it goes on in the next word.
+    pub straddles: bool,
 }
 
 /// q s - z s by one f16 fma, with z s rounded to f16 before: how an implementation dequantises that

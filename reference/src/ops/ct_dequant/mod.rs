@@ -188,41 +188,50 @@ impl Op for CtDequant {
         let reading = Reading { bits, order: params.order, straddle: params.straddle };
         let zero_reading = Reading { bits, order: params.zero_order, straddle: params.straddle };
         let cols = tile.cols_of(k);
+        let own = |&c: &usize| {
+            let own = match g_idx {
+                Some(g) => g.int(c) as usize,
+                None => packed::group_of(c, k, params.group_size, groups),
+            };
+            params.slip.group(own, k, params.group_size)
+        };
+        let next = |&g: &usize| (g + 1).min(groups - 1);
+        let owns: Vec<usize> = cols.iter().map(own).collect();
+        let nexts: Vec<usize> = owns.iter().map(next).collect();
+        let scale_groups = if params.group == Group::Next { &nexts } else { &owns };
+        let zero_groups = match params.group {
+            Group::Next | Group::NextZero => &nexts,
+            Group::ByIndex | Group::Sequential => &owns,
+        };
+        let row_offsets: Vec<usize> = (0..row_words).collect();
         let rows_only = Tile { rows: tile.rows.clone(), cols: None };
         Out::by_rows(&rows_only, n, |row| {
-            let own = |c: usize| {
-                let own = match g_idx {
-                    Some(g) => g.int(c) as usize,
-                    None => packed::group_of(c, k, params.group_size, groups),
-                };
-                params.slip.group(own, k, params.group_size)
+            let scale_at = |&g: &usize| match params.scale_transposed {
+                false => scale.at(row * groups + g),
+                true => scale.at(g * n + row),
             };
-            let next = |g: usize| (g + 1).min(groups - 1);
-            let scale_group = |c: usize| match params.group {
-                Group::Next => next(own(c)),
-                Group::ByIndex | Group::Sequential | Group::NextZero => own(c),
-            };
-            let zero_group = |c: usize| match params.group {
-                Group::NextZero => next(own(c)),
-                Group::ByIndex | Group::Sequential | Group::Next => scale_group(c),
-            };
-            let scale_at = |c: usize| match params.scale_transposed {
-                false => scale.at(row * groups + scale_group(c)),
-                true => scale.at(scale_group(c) * n + row),
-            };
-            let mut s: Vec<R> = cols.iter().map(|&c| scale_at(c)).collect();
+            let mut s: Vec<R> = scale_groups.iter().map(scale_at).collect();
             policy.apply("scale", &mut s);
-            for (w, &c) in s.iter_mut().zip(&cols) {
+            // One zero point a group.
+            let zeros: Option<Vec<i64>> = zeros.map(|z| {
+                let one = |g: usize| {
+                    let field = zero_reading.value(row, |w| z.int(w * groups + g));
+                    params.zero_sign.signed(field, bits)
+                };
+                (0..groups).map(one).collect()
+            });
+            let words = match params.packing {
+                Packing::AlongK => weight.ints(row * row_words, &row_offsets),
+                Packing::AlongN => Vec::new(),
+            };
+            for (i, (w, &c)) in s.iter_mut().zip(&cols).enumerate() {
                 let field = match params.packing {
-                    Packing::AlongK => reading.value(c, |w| weight.int(row * row_words + w)),
+                    Packing::AlongK => reading.value(c, |w| words[w]),
                     Packing::AlongN => reading.value(row, |w| weight.int(w * k + c)),
                 };
                 let field = params.slip.value(field, [c, row], [k, n]);
                 let q = params.sign.signed(field, bits);
-                let z = zeros.map_or(0, |z| {
-                    let word = |w: usize| z.int(w * groups + zero_group(c));
-                    params.zero_sign.signed(zero_reading.value(row, word), bits)
-                });
+                let z = zeros.as_ref().map_or(0, |z| z[zero_groups[i]]);
                 *w = params.slip.weight([q, z], *w, params.negated, policy);
             }
             policy.apply("weight", &mut s);

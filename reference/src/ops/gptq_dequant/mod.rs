@@ -250,7 +250,21 @@ impl Op for GptqDequant {
         let k = qweight.shape()[0] * 32 / params.bits as usize;
         let (row_words, weights) = (packed::words(n, params.bits), params.weights());
         let cols = tile.cols_of(n);
+        let scale_cols = |row| -> Vec<usize> {
+            cols.iter().map(|&c| params.slip.scale_column(c, row, n)).collect()
+        };
+        let zeros_of = |group: usize| -> Vec<i64> {
+            let one = |&c: &usize| {
+                let column = params.slip.zero_column(c, n, packed::per_run(params.bits));
+                let z = params.zero_point(column, |w| qzeros.int(group * row_words + w));
+                params.slip.zero(z, [group, c], [groups, n])
+            };
+            cols.iter().map(one).collect()
+        };
         let rows_only = Tile { rows: tile.rows.clone(), cols: None };
+        // Those of all groups at once where many rows share them.
+        let many = rows_only.rows_of(k).len() >= groups;
+        let zeros: Vec<Vec<i64>> = (0..if many { groups } else { 0 }).map(zeros_of).collect();
         Out::by_rows(&rows_only, k, |row| {
             let in_sequence = || packed::group_of(row, k, params.group_size, groups);
             let own = g_idx.map_or_else(in_sequence, |g| g.int(row) as usize);
@@ -258,19 +272,29 @@ impl Op for GptqDequant {
             let next = (own + 1).min(groups - 1);
             let scale_group = if params.group == Group::Next { next } else { own };
             let zero_group = if params.group == Group::NextZero { next } else { scale_group };
-            let scale_at =
-                |&c: &usize| scales.at(scale_group * n + params.slip.scale_column(c, row, n));
-            let mut s: Vec<R> = cols.iter().map(scale_at).collect();
+            let mut s: Vec<R> = scales.gather(scale_group * n, &scale_cols(row));
             policy.apply("scale", &mut s);
-            for (w, &c) in s.iter_mut().zip(&cols) {
-                let q = match params.packing {
-                    Packing::AlongK => weights.value(row, |w| qweight.int(w * n + c)),
-                    Packing::AlongN => weights.value(c, |w| qweight.int(row * row_words + w)),
-                };
-                let column = params.slip.zero_column(c, n, packed::per_run(params.bits));
-                let z = params.zero_point(column, |w| qzeros.int(zero_group * row_words + w));
-                let q = params.slip.value(q, [row, c], [k, n]);
-                let z = params.slip.zero(z, [zero_group, c], [groups, n]);
+            let alone = if many { Vec::new() } else { zeros_of(zero_group) };
+            let zeros = if many { &zeros[zero_group] } else { &alone };
+            let quants: Vec<i64> = match params.packing {
+                Packing::AlongK => {
+                    let place = weights.place(row);
+                    let words = qweight.ints(place.word * n, &cols);
+                    let next = match place.straddles {
+                        true => qweight.ints((place.word + 1) * n, &cols),
+                        false => Vec::new(),
+                    };
+                    let cut = |i: usize| weights.cut(place, words[i], || next[i]);
+                    (0..cols.len()).map(cut).collect()
+                }
+                Packing::AlongN => {
+                    let word = |w: usize| qweight.int(row * row_words + w);
+                    cols.iter().map(|&c| weights.value(c, word)).collect()
+                }
+            };
+            for (i, (w, &c)) in s.iter_mut().zip(&cols).enumerate() {
+                let q = params.slip.value(quants[i], [row, c], [k, n]);
+                let z = zeros[i];
                 *w = match (params.fused_zero, params.negated) {
                     (true, false) => packed::fused_zero(q, z, *w, policy.lambda),
                     (true, true) => packed::fused_zero(z, q, *w, policy.lambda),
