@@ -10,6 +10,7 @@
 
 mod gemm;
 mod hipblaslt;
+mod object;
 mod rocblas;
 
 use std::path::{Path, PathBuf};
@@ -177,7 +178,7 @@ fn find(vendor: Vendor) -> Result<(Object, PathBuf), Error> {
     let in_folder = folder.iter().flat_map(|f| vendor.files().iter().map(move |n| f.join(n)));
     let mut said = None;
     for path in in_folder.chain(names) {
-        match rocblas::load(&path) {
+        match object::load(&path) {
             Ok(object) => return Ok((object, path)),
             Err(e) => {
                 said.get_or_insert(e);
@@ -195,7 +196,7 @@ impl Library {
     /// [`Error::NoLibrary`] when it cannot be loaded or lacks a function, [`Error::Library`] when it
     /// answers an error.
     pub fn open(vendor: Vendor, path: &Path, place: Place) -> Result<Library, Error> {
-        let object = rocblas::load(path)
+        let object = object::load(path)
             .map_err(|reason| Error::NoLibrary { library: vendor.name(), reason })?;
         Library::start(vendor, object, path.to_owned(), place)
     }
