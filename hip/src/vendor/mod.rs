@@ -55,6 +55,14 @@ impl Vendor {
         }
     }
 
+    /// The first function that is called.
+    fn entry(self) -> &'static str {
+        match self {
+            Vendor::RocBlas => "rocblas_create_handle",
+            Vendor::HipBlasLt => "hipblasLtCreate",
+        }
+    }
+
     /// What to install.
     fn install(self) -> &'static str {
         match self {
@@ -128,7 +136,8 @@ enum Api {
 }
 
 struct Inner {
-    path: PathBuf,
+    // Absolute, as the loader found it.
+    file: PathBuf,
     version: String,
     place: Place,
     api: Api,
@@ -161,7 +170,7 @@ pub fn open(vendor: Vendor) -> Result<Backend, Error> {
     match device {
         #[cfg(feature = "hip")]
         Backend::Device(device) => {
-            Library::start(vendor, object, path, Place::Device(device)).map(Backend::Library)
+            Library::start(vendor, object, &path, Place::Device(device)).map(Backend::Library)
         }
         _ => {
             drop(object);
@@ -198,15 +207,16 @@ impl Library {
     pub fn open(vendor: Vendor, path: &Path, place: Place) -> Result<Library, Error> {
         let object = object::load(path)
             .map_err(|reason| Error::NoLibrary { library: vendor.name(), reason })?;
-        Library::start(vendor, object, path.to_owned(), place)
+        Library::start(vendor, object, path, place)
     }
 
     fn start(
         vendor: Vendor,
         object: Object,
-        path: PathBuf,
+        path: &Path,
         place: Place,
     ) -> Result<Library, Error> {
+        let file = object::file(&object, path, vendor.name(), vendor.entry())?;
         let (api, version) = match vendor {
             Vendor::RocBlas => {
                 let (api, version) = rocblas::RocBlas::new(object)?;
@@ -217,7 +227,7 @@ impl Library {
                 (Api::HipBlasLt(api), version)
             }
         };
-        Ok(Library(Arc::new(Inner { path, version, place, api })))
+        Ok(Library(Arc::new(Inner { file, version, place, api })))
     }
 
     /// What it says of its version.
@@ -243,8 +253,7 @@ impl Library {
     /// The shared object by content, where the loader found it. Device code that a library keeps in
     /// other files is not in it; the version stands for that.
     pub(crate) fn identity(&self, name: &str) -> Result<Identity, Error> {
-        let path = loaded_path(&self.0.path);
-        let bytes = std::fs::read(&path).map_err(Error::io("read", &path))?;
+        let bytes = std::fs::read(&self.0.file).map_err(Error::io("read", &self.0.file))?;
         let (arch, runtime) = match &self.0.place {
             Place::Host => (std::env::consts::ARCH.to_owned(), "the host".to_owned()),
             #[cfg(feature = "hip")]
@@ -260,20 +269,4 @@ impl Library {
             runtime,
         })
     }
-}
-
-/// The file that a loaded library's name stands for, by what this process has mapped.
-fn loaded_path(path: &Path) -> PathBuf {
-    if path.exists() {
-        return path.to_owned();
-    }
-    let name = path.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default();
-    let maps = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();
-    let mapped =
-        maps.lines().filter_map(|line| line.find('/').map(|at| PathBuf::from(&line[at..])));
-    let stem = name.split(".so").next().unwrap_or(&name).to_owned() + ".so";
-    let mut same = mapped.filter(|file| {
-        file.file_name().is_some_and(|file| file.to_string_lossy().starts_with(&stem))
-    });
-    same.next().unwrap_or_else(|| path.to_owned())
 }

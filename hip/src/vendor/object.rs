@@ -2,8 +2,10 @@
 #![expect(unsafe_code, reason = "loads libraries and finds functions")]
 
 use std::error::Error as _;
-use std::ffi::c_void;
-use std::path::Path;
+use std::ffi::{CStr, OsStr, c_void};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::ptr;
 
 use libloading::Library as Object;
 
@@ -33,6 +35,35 @@ pub(super) unsafe fn symbol<T: Copy>(
         library,
         reason: format!("it has no function {name}: install a release that has"),
     })
+}
+
+/// The file that the loader took for a library: a bare name says nothing of where it was found, and a
+/// file of that name in the working directory is another one. `path` is what was asked for.
+pub(super) fn file(
+    object: &Object,
+    path: &Path,
+    library: &'static str,
+    function: &str,
+) -> Result<PathBuf, Error> {
+    // SAFETY: only its address is taken.
+    let function = unsafe { symbol::<unsafe extern "C" fn()>(object, library, function) }?;
+    let mut info = libc::Dl_info {
+        dli_fname: ptr::null(),
+        dli_fbase: ptr::null_mut(),
+        dli_sname: ptr::null(),
+        dli_saddr: ptr::null_mut(),
+    };
+    // SAFETY: `info` is writable; any address may be asked for.
+    let found = unsafe { libc::dladdr(function as *const c_void, &mut info) };
+    if found == 0 || info.dli_fname.is_null() {
+        let asked = path.display();
+        let reason = format!("{asked} is loaded, but the loader does not say from which file");
+        return Err(Error::NoLibrary { library, reason });
+    }
+    // SAFETY: a C string of the loader, which lives as long as the object.
+    let name = unsafe { CStr::from_ptr(info.dli_fname) };
+    let name = Path::new(OsStr::from_bytes(name.to_bytes()));
+    std::fs::canonicalize(name).map_err(Error::io("find", name))
 }
 
 /// A handle of a library, which any thread may use, one at a time.

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use assay_hip::vendor::{self, Library, Place, Vendor};
-use assay_hip::{Backend, BackendKind, Error};
+use assay_hip::{Backend, BackendKind, Error, sha256};
 use assay_tests::cli;
 use assay_verify::suite::{KernelReport, Profile, check_backend};
 
@@ -58,6 +58,22 @@ fn right_libraries_pass_and_say_their_version() {
         };
         assert_eq!(identity.toolchain, version);
     }
+}
+
+/// A name without a folder is the loader's to find, and the working directory is not where it looks.
+#[test]
+fn a_library_by_its_name_is_identified_by_the_file_that_was_loaded() {
+    const NAME: &str = "Cargo.toml";
+    assert!(Path::new(NAME).exists(), "tests run in their package's folder");
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = build(folder.path(), "named", &["-Wl,-soname,Cargo.toml"]);
+    let subject = vendor::subject("rocblas.sgemm").expect("a subject");
+    let by_path = open(subject, &path);
+    // The loader knows what it has loaded by the name that the object has for itself.
+    let by_name = open(subject, Path::new(NAME));
+    let code = |backend: &Backend| backend.identity(&subject.kernel).expect("a file").code;
+    assert_eq!(code(&by_name), code(&by_path));
+    assert_eq!(code(&by_path), sha256(std::fs::read(&path).expect("a file")));
 }
 
 #[test]
