@@ -250,8 +250,8 @@ impl Library {
         }
     }
 
-    /// The shared object by content, where the loader found it. Device code that a library keeps in
-    /// other files is not in it; the version stands for that.
+    /// The shared object by content, where the loader found it. Tensile's code objects, which lie in
+    /// other files, are not in it; the version stands for them.
     pub(crate) fn identity(&self, name: &str) -> Result<Identity, Error> {
         let bytes = std::fs::read(&self.0.file).map_err(Error::io("read", &self.0.file))?;
         let (arch, runtime) = match &self.0.place {
