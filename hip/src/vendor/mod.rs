@@ -185,16 +185,24 @@ fn find(vendor: Vendor) -> Result<(Object, PathBuf), Error> {
     let folder = std::env::var_os("ROCM_PATH").map(|rocm| PathBuf::from(rocm).join("lib"));
     let names = vendor.files().iter().map(PathBuf::from);
     let in_folder = folder.iter().flat_map(|f| vendor.files().iter().map(move |n| f.join(n)));
-    let mut said = None;
+    let mut said = Vec::new();
     for path in in_folder.chain(names) {
         match object::load(&path) {
             Ok(object) => return Ok((object, path)),
-            Err(e) => {
-                said.get_or_insert(e);
-            }
+            Err(e) => said.push((path, e)),
         }
     }
-    let reason = format!("{}; {}", said.unwrap_or_default(), vendor.install());
+    // One that is there says more than one that is not: what it lacks, or what is wrong with it.
+    let mut told: Vec<&str> =
+        said.iter().filter(|(path, e)| !object::is_absent(path, e)).map(|(_, e)| &**e).collect();
+    told.dedup();
+    let reason = if told.is_empty() {
+        let first = said.first().map_or("", |(_, e)| e);
+        format!("{first}; {}", vendor.install())
+    } else {
+        let mend = "it is there and does not load: install what it names, or source env.sh of DTK";
+        format!("{}; {mend}", told.join("; "))
+    };
     Err(Error::NoLibrary { library: vendor.name(), reason })
 }
 
@@ -210,12 +218,7 @@ impl Library {
         Library::start(vendor, object, path, place)
     }
 
-    fn start(
-        vendor: Vendor,
-        object: Object,
-        path: &Path,
-        place: Place,
-    ) -> Result<Library, Error> {
+    fn start(vendor: Vendor, object: Object, path: &Path, place: Place) -> Result<Library, Error> {
         let file = object::file(&object, path, vendor.name(), vendor.entry())?;
         let (api, version) = match vendor {
             Vendor::RocBlas => {

@@ -20,6 +20,12 @@ pub(super) fn load(path: &Path) -> Result<Object, String> {
     })
 }
 
+/// Whether the loader's words are that there is no such file; else the file is there and lacks
+/// something, as another library that it needs.
+pub(super) fn is_absent(path: &Path, said: &str) -> bool {
+    said.contains(&format!(": {}: cannot open shared object file: No such file", path.display()))
+}
+
 /// A function of a library.
 ///
 /// # Safety

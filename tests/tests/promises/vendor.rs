@@ -114,6 +114,35 @@ fn an_error_status_is_a_finding_with_its_name() {
     }
 }
 
+/// Of several names only one is there: what that one lacks is said, not that the others are absent.
+#[test]
+fn a_library_that_lacks_another_says_which() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let lib = folder.path().join("lib");
+    std::fs::create_dir(&lib).expect("a folder");
+    let needed = build(&lib, "assay_needed", &["-Wl,-soname,libassay_needed.so"]);
+    let needed_text = needed.to_str().expect("UTF-8");
+    let whole = build(&lib, "rocblas", &["-Wl,--no-as-needed", needed_text]);
+    std::fs::rename(&whole, lib.join("librocblas.so.4")).expect("renamed");
+    std::fs::remove_file(&needed).expect("removed");
+    let output = Command::new(cli::binary())
+        .args(["check", "--backend", "hip", "--kernel", "rocblas.gemm_bf16"])
+        .env("ROCM_PATH", folder.path())
+        .output()
+        .expect("assay starts");
+    let text = [output.stdout, output.stderr].concat();
+    let text = String::from_utf8_lossy(&text);
+    // Where the loader has a rocBLAS of its own, that one is taken.
+    let names = ["librocblas.so", "librocblas.so.5", "librocblas.so.4", "librocblas.so.0"];
+    let opened = |name: &&str| Library::open(Vendor::RocBlas, Path::new(name), Place::Host).is_ok();
+    if names.iter().any(opened) {
+        return;
+    }
+    assert_eq!(output.status.code(), Some(3), "{text}");
+    assert!(text.contains("libassay_needed.so: cannot open shared object"), "{text}");
+    assert!(text.contains("it is there and does not load"), "{text}");
+}
+
 #[test]
 fn without_a_device_or_a_library_it_is_skipped_and_says_what_is_missing() {
     let run = cli::assay(["check", "--backend", "hip", "--kernel", "rocblas.gemm_bf16"]);
