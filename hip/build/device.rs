@@ -138,13 +138,10 @@ fn compile(hipcc: &Path, source: &Path, object: &Path, archs: &[&str]) {
         return;
     }
     let said = String::from_utf8_lossy(&output.stderr);
-    let unknown_target = said.contains("invalid target ID");
-    let hint = if unknown_target
-        && archs.iter().any(|arch| ["gfx928", "gfx936", "gfx938"].contains(arch))
-    {
-        "\ngfx928, gfx936 and gfx938 (Hygon K100_AI and newer DCU) are known to the hipcc of Hygon's DTK \
-         only, not to upstream clang: source env.sh of the DTK installation, or set HIPCC to its \
-         hipcc"
+    let hint = if said.contains("invalid target ID") {
+        "\nthis hipcc does not know one of the targets. Those of Hygon's newer DCU (gfx928 and others) are \
+         known to the hipcc of its DTK only, not to upstream clang: source env.sh of the DTK \
+         installation, or set HIPCC to its hipcc"
     } else {
         ""
     };

@@ -9,13 +9,12 @@ use rmpv::Value;
 use serde::Serialize;
 
 use crate::error::Error;
+use crate::matrix::Arch;
 
 /// Note type of the AMDGPU metadata, which is a MessagePack map.
 const NT_AMDGPU_METADATA: u32 = 32;
 /// Shared memory of a workgroup.
 const LDS_LIMIT: u64 = 64 * 1024;
-/// Targets that the hipcc of Hygon's DTK knows and upstream's does not.
-pub const DTK_ONLY: [&str; 3] = ["gfx928", "gfx936", "gfx938"];
 
 /// What a kernel may include of this crate.
 const HEADERS: [(&str, &str); 3] = [
@@ -164,8 +163,8 @@ pub fn compile(source: &str, arch: &str, flags: &[&str]) -> Result<Vec<u8>, Erro
         return std::fs::read(&output).map_err(Error::io("read", &output));
     }
     let said = String::from_utf8_lossy(&result.stderr);
-    if DTK_ONLY.contains(&arch) && (said.contains("invalid target ID") || said.contains("Invalid"))
-    {
+    let dtk_only = Arch::named(arch).is_some_and(|a| a.dtk_only);
+    if dtk_only && (said.contains("invalid target ID") || said.contains("Invalid")) {
         return Err(Error::Hipcc(format!(
             "{hipcc} does not know {arch}: only the hipcc of Hygon's DTK does; source env.sh of the \
              DTK installation, or set HIPCC to its hipcc"

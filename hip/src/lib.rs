@@ -38,5 +38,5 @@ pub use error::Error;
 pub use finding::{Divergence, LaunchReport, LaunchStatus, MemoryFinding, Severity, Site};
 pub use identity::{BackendKind, Identity, sha256};
 pub use kernels::{Kernel, kernel, kernels};
-pub use matrix::Matrix;
+pub use matrix::{Arch, Matrix};
 pub use options::LaunchOptions;

@@ -16,10 +16,46 @@ pub enum Matrix {
     /// None: everything on the vector unit.
     #[default]
     None,
-    /// AMD's MFMA, as of gfx90a.
+    /// AMD's MFMA, those of gfx90a.
     Mfma,
-    /// Hygon's MMAC, as of gfx928, gfx936 and gfx938.
+    /// Hygon's MMAC.
     Mmac,
+}
+
+/// An architecture of devices, as far as kernels and their compilers must know it.
+#[derive(Clone, Copy, Debug)]
+pub struct Arch {
+    /// `gfx928`.
+    pub name: &'static str,
+    /// Its instructions of 16 x 16 x 16 on bf16, where they are public; `assay_matrix.h` has the same.
+    pub matrix: Matrix,
+    /// Made by Hygon: only the hipcc of its DTK knows it.
+    pub dtk_only: bool,
+}
+
+impl Arch {
+    /// All that are known, in the order of their names. Others are taken for AMD's without matrix
+    /// instructions.
+    pub const ALL: &'static [Arch] = &[
+        Arch { name: "gfx906", matrix: Matrix::None, dtk_only: false },
+        // MFMA, but on bf16 only in an older form.
+        Arch { name: "gfx908", matrix: Matrix::None, dtk_only: false },
+        Arch { name: "gfx90a", matrix: Matrix::Mfma, dtk_only: false },
+        Arch { name: "gfx926", matrix: Matrix::None, dtk_only: true },
+        Arch { name: "gfx928", matrix: Matrix::Mmac, dtk_only: true },
+        Arch { name: "gfx92a", matrix: Matrix::None, dtk_only: true },
+        Arch { name: "gfx936", matrix: Matrix::Mmac, dtk_only: true },
+        Arch { name: "gfx938", matrix: Matrix::Mmac, dtk_only: true },
+        Arch { name: "gfx942", matrix: Matrix::Mfma, dtk_only: false },
+        Arch { name: "gfx946", matrix: Matrix::None, dtk_only: true },
+    ];
+
+    /// The one of this name; features may follow it: `gfx928:sramecc+:xnack-`.
+    #[must_use]
+    pub fn named(name: &str) -> Option<&'static Arch> {
+        let name = name.split(':').next();
+        Self::ALL.iter().find(|arch| Some(arch.name) == name)
+    }
 }
 
 /// The header with which a source states that it has matrix paths.
@@ -49,15 +85,11 @@ impl Matrix {
     /// emulator's `x86_64:mmac`.
     #[must_use]
     pub fn of_arch(arch: &str) -> Self {
-        let mut parts = arch.split(':');
-        match parts.next() {
-            Some("gfx90a" | "gfx942") => Self::Mfma,
-            Some("gfx928" | "gfx936" | "gfx938") => Self::Mmac,
-            _ => {
-                let part = parts.next();
-                Self::ALL.into_iter().find(|m| Some(m.name()) == part).unwrap_or_default()
-            }
+        if let Some(known) = Arch::named(arch) {
+            return known.matrix;
         }
+        let part = arch.split(':').nth(1);
+        Self::ALL.into_iter().find(|m| Some(m.name()) == part).unwrap_or_default()
     }
 
     /// The emulator's architecture with these instructions: `x86_64`, `x86_64:mmac`.

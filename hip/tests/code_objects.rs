@@ -8,7 +8,7 @@ use std::io::Write;
 use std::process::{Command, Stdio};
 
 use assay_hip::probe::PROBES;
-use assay_hip::{Matrix, code_object, kernels};
+use assay_hip::{Arch, Matrix, code_object, kernels};
 
 #[test]
 #[ignore = "needs hipcc: `.ci/run` installs it and runs this with --ignored"]
@@ -85,8 +85,7 @@ fn the_mmac_path_is_sound_hip_but_for_its_builtin() {
                    typedef float f4 __attribute__((vector_size(16)));\n\
                    extern \"C\" __device__ f4 __builtin_amdgcn_mmac_f32_16x16x16bf16(s4, s4, f4);\n";
     for kernel in with_matrix_paths() {
-        for arch in ["gfx928", "gfx936", "gfx938"] {
-            assert_eq!(Matrix::of_arch(arch), Matrix::Mmac);
+        for arch in Arch::ALL.iter().filter(|a| a.matrix == Matrix::Mmac).map(|a| a.name) {
             let source = format!("{builtin}{}{}", kernel.source, demand(Matrix::Mmac));
             let macro_of_arch = format!("-D__{arch}__");
             let flags = ["-fsyntax-only", "-Wno-unused-command-line-argument", &macro_of_arch];

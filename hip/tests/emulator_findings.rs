@@ -263,6 +263,24 @@ fn a_read_before_anything_was_stored() {
     assert_clean(&Probe { role: Role::InOut, ..Probe::new("reads_before_it_writes", Checked) });
 }
 
+/// By whichever block comes first: every such atomic counts.
+#[test]
+fn an_atomic_on_what_nobody_set() {
+    for role in [Role::Out, Role::Scratch] {
+        for threads in [1, 2] {
+            let mut probe = Probe { role, ..Probe::new("adds_to_unset", Checked) };
+            probe.options.threads = threads;
+            assert_eq!(
+                only(&probe, LaunchStatus::Completed).to_string(),
+                "reads out at byte 0, where nothing was written yet at line 5 \
+                 (block 0,0,0 thread 0,0,0, the first of 256)"
+            );
+        }
+        assert_clean(&Probe { role, n: 0, ..Probe::new("adds_to_unset", Checked) });
+    }
+    assert_clean(&Probe { role: Role::InOut, ..Probe::new("adds_to_unset", Checked) });
+}
+
 #[test]
 fn store_to_an_input() {
     for mode in [Plain, Checked] {

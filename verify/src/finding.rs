@@ -49,7 +49,8 @@ pub const CODES: &[(&str, &str, &str)] = &[
     (
         "A017",
         "memory.data_race",
-        "two threads touch the same shared memory without a barrier between",
+        "two threads touch the same shared memory without a barrier between, or a block reads global \
+         memory that another block of the launch writes",
     ),
     ("A018", "memory.overlapping_stores", "two threads write the same output cell"),
     ("A019", "memory.barrier_divergence", "threads of a block do not reach the same barrier"),

@@ -8,6 +8,9 @@ namespace {
 
 constexpr int kDynamicSymbol = -2;
 
+// An exchange stores, as atomics do, and uses nothing of what was there.
+enum class Kind { Read, Write, Atomic, Exchange };
+
 uint64_t relative(const Worker& worker, const void* pc) {
     const uint8_t* base = worker.session->options.module_base;
     return pc == nullptr ? 0 : static_cast<const uint8_t*>(pc) - base;
@@ -127,11 +130,12 @@ struct LdsAccess {
         }
     }
 
-    void write(bool atomic) const {
+    void write(Kind kind) const {
+        const bool atomic = kind != Kind::Write;
         bool reported = false;
         for (size_t i = 0; i < bytes; ++i) {
             LdsCell& cell = cells[i];
-            if (!reported && atomic && !written(cell)) {
+            if (!reported && kind == Kind::Atomic && !written(cell)) {
                 worker.record(found(FindingKind::UninitialisedLds));
                 reported = true;
             }
@@ -156,7 +160,7 @@ void note_block(uint64_t* cell, uint32_t block) {
     for (;;) {
         const auto low = static_cast<uint32_t>(seen), high = static_cast<uint32_t>(seen >> 32);
         uint64_t next;
-        if (seen == 0 || low == kStoredEarlier) {
+        if (seen == 0 || low >= kUpdatedUnset) {
             next = id;
         } else if (low == id || high == id) {
             return;
@@ -173,7 +177,21 @@ void note_block(uint64_t* cell, uint32_t block) {
     }
 }
 
-enum class Kind { Read, Write, Atomic };
+// Notes an atomic on a byte. Atomics of different blocks may meet, so their blocks are not kept. True
+// when it used a byte that held nothing before the launch and that nobody stored to: not of the first
+// atomic alone but of all, so that the order of blocks does not matter.
+bool note_atomic(uint64_t* cell, bool exchange, bool initialised) {
+    const bool sets = exchange || initialised;
+    uint64_t seen = __atomic_load_n(cell, __ATOMIC_RELAXED);
+    for (;;) {
+        const bool unset = seen == 0 || seen == kUpdatedUnset;
+        if (!unset) return false;
+        const uint64_t next = sets ? kStoredEarlier : kUpdatedUnset;
+        if (seen == next || __atomic_compare_exchange_n(cell, &seen, next, true, __ATOMIC_RELAXED,
+                                                        __ATOMIC_RELAXED))
+            return !sets;
+    }
+}
 
 void check_global(Worker& worker, const uint8_t* address, size_t bytes, const void* pc,
                   Kind kind) {
@@ -191,31 +209,28 @@ void check_global(Worker& worker, const uint8_t* address, size_t bytes, const vo
     if (!allowed) report_bad_access(worker, address, access, pc);
     if (buffer.stores == nullptr) return;
     uint64_t* cell = buffer.stores + (address - buffer.data);
+    bool unset = false;
     if (kind == Kind::Read) {
-        bool unset = false;
         for (size_t i = 0; i < bytes; ++i) {
             note_block(&buffer.loads[address - buffer.data + i], static_cast<uint32_t>(worker.block));
             unset |= __atomic_load_n(cell + i, __ATOMIC_RELAXED) == 0;
         }
-        if (unset && buffer.initialised == 0) {
-            Finding f = worker.locate(FindingKind::UninitialisedBuffer);
-            f.buffer = static_cast<int32_t>(&buffer - o.buffers);
-            f.pc = relative(worker, pc);
-            f.offset = address - buffer.data;
-            worker.record(f);
-        }
-        return;
-    }
-    for (size_t i = 0; i < bytes; ++i) {
-        if (kind == Kind::Write) {
-            note_block(cell + i, static_cast<uint32_t>(worker.block));
-        } else {
-            // Atomics of different blocks may meet: only that the byte was stored to.
-            uint64_t unset = 0;
-            __atomic_compare_exchange_n(cell + i, &unset, uint64_t{kStoredEarlier}, false,
-                                        __ATOMIC_RELAXED, __ATOMIC_RELAXED);
+        unset &= buffer.initialised == 0;
+    } else {
+        for (size_t i = 0; i < bytes; ++i) {
+            if (kind == Kind::Write) {
+                note_block(cell + i, static_cast<uint32_t>(worker.block));
+            } else {
+                unset |= note_atomic(cell + i, kind == Kind::Exchange, buffer.initialised != 0);
+            }
         }
     }
+    if (!unset) return;
+    Finding f = worker.locate(FindingKind::UninitialisedBuffer);
+    f.buffer = static_cast<int32_t>(&buffer - o.buffers);
+    f.pc = relative(worker, pc);
+    f.offset = address - buffer.data;
+    worker.record(f);
 }
 
 [[noreturn]] void report_lds_overrun(Worker& worker, int symbol, const void* pc) {
@@ -257,7 +272,7 @@ void check(const void* pointer, size_t bytes, const void* pc, Kind kind) {
     if (kind == Kind::Read) {
         access.read();
     } else {
-        access.write(kind == Kind::Atomic);
+        access.write(kind);
     }
 }
 
@@ -267,6 +282,9 @@ void check_read(const void* p, size_t bytes, const void* pc) { check(p, bytes, p
 void check_write(const void* p, size_t bytes, const void* pc) { check(p, bytes, pc, Kind::Write); }
 void check_atomic(const void* p, size_t bytes, const void* pc) {
     check(p, bytes, pc, Kind::Atomic);
+}
+void check_exchange(const void* p, size_t bytes, const void* pc) {
+    check(p, bytes, pc, Kind::Exchange);
 }
 
 void report_array_overrun(const char* type, uint32_t line, const void* pc) {

@@ -82,7 +82,7 @@ void Session::merge_findings() {
 static bool read_elsewhere(uint64_t stores, uint64_t loads, uint32_t& writer, uint32_t& reader) {
     for (const uint32_t w : {static_cast<uint32_t>(stores), static_cast<uint32_t>(stores >> 32)}) {
         for (const uint32_t r : {static_cast<uint32_t>(loads), static_cast<uint32_t>(loads >> 32)}) {
-            if (w == 0 || w == kStoredEarlier || r == 0 || w == r) continue;
+            if (w == 0 || w >= kUpdatedUnset || r == 0 || w == r) continue;
             writer = w;
             reader = r;
             return true;

@@ -40,7 +40,7 @@ void give_back(std::vector<std::unique_ptr<Worker>>& workers) {
 bool launchable(const LaunchRequest& r) {
     const uint64_t threads = uint64_t{r.block.x} * r.block.y * r.block.z;
     const uint64_t blocks = uint64_t{r.grid.x} * r.grid.y * r.grid.z;
-    return threads >= 1 && threads <= kMaxBlockThreads && blocks >= 1 && blocks < UINT32_MAX &&
+    return threads >= 1 && threads <= kMaxBlockThreads && blocks >= 1 && blocks < kMostBlocks &&
            r.dynamic_lds_bytes <= kMaxLdsBytes;
 }
 
@@ -149,6 +149,7 @@ const Table table{ASSAY_EMU_ABI_VERSION,
                   check_read,
                   check_write,
                   check_atomic,
+                  check_exchange,
                   report_array_overrun};
 
 } // namespace

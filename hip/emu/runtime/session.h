@@ -36,14 +36,18 @@ private:
 void check_read(const void* address, size_t bytes, const void* pc);
 void check_write(const void* address, size_t bytes, const void* pc);
 void check_atomic(const void* address, size_t bytes, const void* pc);
+void check_exchange(const void* address, size_t bytes, const void* pc);
 void report_array_overrun(const char* type, uint32_t line, const void* pc);
 // Records a bad access to global memory and stops the block.
 [[noreturn]] void report_bad_access(Worker& worker, const uint8_t* address, Access access,
                                     const void* pc);
 
 // A cell of Buffer::stores or ::loads: the two lowest blocks that stored to the byte, or read
-// it, in this launch, each plus one; of stores also kStoredEarlier in the lower half.
+// it, in this launch, each plus one; of stores also, in the lower half, kStoredEarlier, or
+// kUpdatedUnset where only atomics of this launch used the byte, which held nothing.
 constexpr uint32_t kStoredEarlier = 0xffffffffu;
+constexpr uint32_t kUpdatedUnset = 0xfffffffeu;
+constexpr uint64_t kMostBlocks = kUpdatedUnset - 1;
 
 // signals.cpp
 void install_signal_handlers();

@@ -10,7 +10,6 @@
 //! show in A and B. Elements of k that A and B exchange alike cannot show, and change no product.
 
 use assay_reference::{Dtype, Tensor};
-use serde::{Deserialize, Serialize};
 
 use super::Reading;
 use super::matrix_product::{REGISTERS, products};
@@ -30,7 +29,7 @@ const SIZE: usize = 16;
 pub type Place = [usize; 2];
 
 /// An operand of D = A B + C.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Operand {
     /// `[m, k]`.
     A,
@@ -57,7 +56,7 @@ impl Operand {
 
 /// The places of an instruction's registers, by operand and `4 * lane + element`; `None` for a register
 /// that is at no single place.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, PartialEq, Eq)]
 pub struct LayoutMap {
     /// The instructions of the build; never [`Matrix::None`].
     pub matrix: Matrix,
@@ -66,7 +65,7 @@ pub struct LayoutMap {
 }
 
 /// A register that is not where it should be.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Debug, PartialEq, Eq)]
 pub struct Misplaced {
     /// The instruction.
     pub builtin: &'static str,

@@ -13,7 +13,7 @@ use assay_reference::Dtype;
 use libloading::Library as Object;
 
 use super::gemm::{Failed, Operands};
-use super::rocblas::{SendHandle, symbol};
+use super::object::{SendHandle, symbol};
 use crate::error::Error;
 
 type Handle = *mut c_void;

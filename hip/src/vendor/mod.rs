@@ -10,6 +10,7 @@
 
 mod gemm;
 mod hipblaslt;
+mod object;
 mod rocblas;
 
 use std::path::{Path, PathBuf};
@@ -51,6 +52,14 @@ impl Vendor {
                 &["librocblas.so", "librocblas.so.5", "librocblas.so.4", "librocblas.so.0"]
             }
             Vendor::HipBlasLt => &["libhipblaslt.so", "libhipblaslt.so.1", "libhipblaslt.so.0"],
+        }
+    }
+
+    /// The first function that is called.
+    fn entry(self) -> &'static str {
+        match self {
+            Vendor::RocBlas => "rocblas_create_handle",
+            Vendor::HipBlasLt => "hipblasLtCreate",
         }
     }
 
@@ -127,7 +136,8 @@ enum Api {
 }
 
 struct Inner {
-    path: PathBuf,
+    // Absolute, as the loader found it.
+    file: PathBuf,
     version: String,
     place: Place,
     api: Api,
@@ -160,7 +170,7 @@ pub fn open(vendor: Vendor) -> Result<Backend, Error> {
     match device {
         #[cfg(feature = "hip")]
         Backend::Device(device) => {
-            Library::start(vendor, object, path, Place::Device(device)).map(Backend::Library)
+            Library::start(vendor, object, &path, Place::Device(device)).map(Backend::Library)
         }
         _ => {
             drop(object);
@@ -175,16 +185,24 @@ fn find(vendor: Vendor) -> Result<(Object, PathBuf), Error> {
     let folder = std::env::var_os("ROCM_PATH").map(|rocm| PathBuf::from(rocm).join("lib"));
     let names = vendor.files().iter().map(PathBuf::from);
     let in_folder = folder.iter().flat_map(|f| vendor.files().iter().map(move |n| f.join(n)));
-    let mut said = None;
+    let mut said = Vec::new();
     for path in in_folder.chain(names) {
-        match rocblas::load(&path) {
+        match object::load(&path) {
             Ok(object) => return Ok((object, path)),
-            Err(e) => {
-                said.get_or_insert(e);
-            }
+            Err(e) => said.push((path, e)),
         }
     }
-    let reason = format!("{}; {}", said.unwrap_or_default(), vendor.install());
+    // One that is there says more than one that is not: what it lacks, or what is wrong with it.
+    let mut told: Vec<&str> =
+        said.iter().filter(|(path, e)| !object::is_absent(path, e)).map(|(_, e)| &**e).collect();
+    told.dedup();
+    let reason = if told.is_empty() {
+        let first = said.first().map_or("", |(_, e)| e);
+        format!("{first}; {}", vendor.install())
+    } else {
+        let mend = "it is there and does not load: install what it names, or source env.sh of DTK";
+        format!("{}; {mend}", told.join("; "))
+    };
     Err(Error::NoLibrary { library: vendor.name(), reason })
 }
 
@@ -195,17 +213,13 @@ impl Library {
     /// [`Error::NoLibrary`] when it cannot be loaded or lacks a function, [`Error::Library`] when it
     /// answers an error.
     pub fn open(vendor: Vendor, path: &Path, place: Place) -> Result<Library, Error> {
-        let object = rocblas::load(path)
+        let object = object::load(path)
             .map_err(|reason| Error::NoLibrary { library: vendor.name(), reason })?;
-        Library::start(vendor, object, path.to_owned(), place)
+        Library::start(vendor, object, path, place)
     }
 
-    fn start(
-        vendor: Vendor,
-        object: Object,
-        path: PathBuf,
-        place: Place,
-    ) -> Result<Library, Error> {
+    fn start(vendor: Vendor, object: Object, path: &Path, place: Place) -> Result<Library, Error> {
+        let file = object::file(&object, path, vendor.name(), vendor.entry())?;
         let (api, version) = match vendor {
             Vendor::RocBlas => {
                 let (api, version) = rocblas::RocBlas::new(object)?;
@@ -216,7 +230,7 @@ impl Library {
                 (Api::HipBlasLt(api), version)
             }
         };
-        Ok(Library(Arc::new(Inner { path, version, place, api })))
+        Ok(Library(Arc::new(Inner { file, version, place, api })))
     }
 
     /// What it says of its version.
@@ -239,11 +253,10 @@ impl Library {
         }
     }
 
-    /// The shared object by content, where the loader found it. Device code that a library keeps in
-    /// other files is not in it; the version stands for that.
+    /// The shared object by content, where the loader found it. Tensile's code objects, which lie in
+    /// other files, are not in it; the version stands for them.
     pub(crate) fn identity(&self, name: &str) -> Result<Identity, Error> {
-        let path = loaded_path(&self.0.path);
-        let bytes = std::fs::read(&path).map_err(Error::io("read", &path))?;
+        let bytes = std::fs::read(&self.0.file).map_err(Error::io("read", &self.0.file))?;
         let (arch, runtime) = match &self.0.place {
             Place::Host => (std::env::consts::ARCH.to_owned(), "the host".to_owned()),
             #[cfg(feature = "hip")]
@@ -259,20 +272,4 @@ impl Library {
             runtime,
         })
     }
-}
-
-/// The file that a loaded library's name stands for, by what this process has mapped.
-fn loaded_path(path: &Path) -> PathBuf {
-    if path.exists() {
-        return path.to_owned();
-    }
-    let name = path.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default();
-    let maps = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();
-    let mapped =
-        maps.lines().filter_map(|line| line.find('/').map(|at| PathBuf::from(&line[at..])));
-    let stem = name.split(".so").next().unwrap_or(&name).to_owned() + ".so";
-    let mut same = mapped.filter(|file| {
-        file.file_name().is_some_and(|file| file.to_string_lossy().starts_with(&stem))
-    });
-    same.next().unwrap_or_else(|| path.to_owned())
 }

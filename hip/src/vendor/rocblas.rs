@@ -2,11 +2,9 @@
 //!
 //! Source: `rocblas-types.h`, `rocblas-functions.h` and `rocblas-auxiliary.h` of
 //! <https://github.com/ROCm/rocBLAS/tree/develop/library/include>
-#![expect(unsafe_code, reason = "loads the library and calls it")]
+#![expect(unsafe_code, reason = "calls the library")]
 
-use std::error::Error as _;
 use std::ffi::{CStr, c_char, c_int, c_void};
-use std::path::Path;
 use std::ptr;
 use std::sync::Mutex;
 
@@ -14,6 +12,7 @@ use assay_reference::Dtype;
 use libloading::Library as Object;
 
 use super::gemm::{Failed, Operands};
+use super::object::{SendHandle, symbol};
 use crate::error::Error;
 
 type Handle = *mut c_void;
@@ -94,32 +93,6 @@ const STATUS: [&str; 16] = [
     "arch_mismatch",
 ];
 
-/// Loads a shared object; the loader's own words when it cannot.
-pub(super) fn load(path: &Path) -> Result<Object, String> {
-    // SAFETY: its initialisers are those of the vendor's library, which is what is asked for.
-    unsafe { Object::new(path) }.map_err(|e| {
-        let cause = e.source().map_or_else(String::new, |cause| format!(": {cause}"));
-        format!("{}: {e}{cause}", path.display())
-    })
-}
-
-/// A function of a library.
-///
-/// # Safety
-/// `T` must be the function's type.
-pub(super) unsafe fn symbol<T: Copy>(
-    object: &Object,
-    library: &'static str,
-    name: &str,
-) -> Result<T, Error> {
-    // SAFETY: the caller answers for the type; the object outlives the pointer, see its owners.
-    let found = unsafe { object.get::<T>(name.as_bytes()) };
-    found.map(|symbol| *symbol).map_err(|_| Error::NoLibrary {
-        library,
-        reason: format!("it has no function {name}: install a release that has"),
-    })
-}
-
 /// The loaded library.
 pub(super) struct RocBlas {
     /// One call at a time: a handle is for one thread.
@@ -131,11 +104,6 @@ pub(super) struct RocBlas {
     /// Keeps the functions.
     _object: Object,
 }
-
-/// A handle may be used by any thread, one at a time.
-pub(super) struct SendHandle(pub(super) Handle);
-// SAFETY: the library ties a handle to a device, not to a thread.
-unsafe impl Send for SendHandle {}
 
 impl RocBlas {
     /// Finds the functions, makes a handle, and asks for the version.

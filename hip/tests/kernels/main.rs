@@ -115,6 +115,17 @@ fn every_anchor_occurs_once_and_every_name_too() {
 
 #[test]
 fn every_other_control_is_clean_and_legitimate() {
+    controls_are_clean(2);
+}
+
+#[test]
+#[ignore = "minutes of compiling: cargo test -p assay-hip --test kernels -- --ignored"]
+fn all_controls_are_clean_and_legitimate() {
+    controls_are_clean(1);
+}
+
+/// Every `step`-th control of each kernel, of the next kernel from another one on.
+fn controls_are_clean(step: usize) {
     // These round where the kernel does not.
     let conventions = [
         "bias_after_rounding",
@@ -129,8 +140,8 @@ fn every_other_control_is_clean_and_legitimate() {
         "weight_f32",
         "partials_bf16",
     ];
-    for kernel in kernels() {
-        for control in kernel.controls.iter().step_by(2) {
+    for (index, kernel) in kernels().iter().enumerate() {
+        for control in kernel.controls.iter().skip(index % step).step_by(step) {
             let source = mutate(kernel.source, control).unwrap();
             for mode in [Mode::Plain, Mode::Checked] {
                 let backend = compile(&source, mode, control.matrix);

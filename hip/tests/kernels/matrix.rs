@@ -2,7 +2,7 @@
 
 use assay_hip::emu::{Compiler, Mode};
 use assay_hip::probe::layout::{self, Operand, published};
-use assay_hip::{Backend, Matrix, kernel};
+use assay_hip::{Arch, Backend, Matrix, kernel};
 use assay_reference::{Dtype, Tensor};
 
 use super::{cases, compile, lenient, run, strict};
@@ -85,6 +85,29 @@ fn matrix_instructions_are_fused_multiply_adds_in_the_order_of_k() {
             finite += want.iter().filter(|d| f32::from_bits(**d).is_finite()).count();
         }
         assert!(finite > 100, "{finite} results are finite");
+    }
+}
+
+/// The compiler decides by the header which instructions a build has, the program by its table.
+#[test]
+fn the_header_has_the_matrix_instructions_of_the_table() {
+    let header = include_str!("../../include/assay_matrix.h");
+    // `#if defined(..) || defined(__gfx90a__)` and what follows, up to the family's macro.
+    let condition = |family: &str| {
+        let start =
+            header.find(&format!("defined(ASSAY_EMU_MATRIX_{family})")).expect("a condition");
+        let end = header.find(&format!("#define ASSAY_MATRIX_{family} 1")).expect("a macro");
+        let names = header[start..end].split("defined(__").skip(1);
+        names.map(|rest| rest.split("__").next().unwrap_or("")).collect::<Vec<_>>()
+    };
+    for (matrix, family) in [(Matrix::Mfma, "MFMA"), (Matrix::Mmac, "MMAC")] {
+        let known: Vec<&str> =
+            Arch::ALL.iter().filter(|a| a.matrix == matrix).map(|a| a.name).collect();
+        assert_eq!(condition(family), known, "{family}");
+        // The table of its comment too.
+        let row = header.lines().find(|line| line.starts_with(&format!("//   {family}")));
+        let row = row.expect("a row").rsplit("  ").next().expect("its archs");
+        assert_eq!(row.split(", ").map(str::trim).collect::<Vec<_>>(), known, "{family}");
     }
 }
 

@@ -1,4 +1,4 @@
-//! `assay check` passes the three kernels, and its report depends on the seed alone.
+//! `assay check` passes all kernels, and its report depends on the seed alone.
 
 use assay_tests::{cli, golden};
 use serde_json::Value;

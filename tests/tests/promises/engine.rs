@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use assay_hip::Matrix;
 use assay_hip::engine::{Engine, Kernels};
-use assay_hip::{Admission, Admit, Error, Identity, LaunchOptions, Refusal};
+use assay_hip::{Admission, Admit, Error, Identity, LaunchOptions, Refusal, kernel};
 use assay_reference::checkpoint::Checkpoint;
 use assay_reference::qwen::{Forward, Preset, generate};
 use assay_tests::{cli, golden};
@@ -107,6 +107,25 @@ fn a_ledger_without_the_kernels_is_refused_by_name() {
     for name in ["gemm_bf16", "add_rms_norm", "attention_decode_paged_d128", "kv_store_paged"] {
         assert!(run.stderr.contains(&format!("{name} on emu is not admitted")), "{}", run.stderr);
     }
+}
+
+/// A call that fails half-way has stored keys and values of its first layers.
+#[test]
+fn after_a_launch_that_failed_only_a_new_engine_goes_on() {
+    let source = kernel("add_rms_norm").expect("a kernel").source;
+    let refusing = source.replacen("if (rows < 1 ||", "if (rows == 3 || rows < 1 ||", 1);
+    assert_ne!(refusing, source);
+    let replaced = BTreeMap::from([("add_rms_norm", refusing)]);
+    let kernels = Kernels::emulated(&replaced, Matrix::None).expect("compiles");
+    let checkpoint = golden::checkpoint("trained-qwen3");
+    let mut torn = engine(&checkpoint, &kernels);
+    torn.append(&[5, 6], &mut |_, _| {}).expect("two rows are taken");
+    let failed = torn.append(&[7, 8, 9], &mut |_, _| {}).expect_err("three are refused");
+    assert!(matches!(failed, Error::Launch { kernel: "add_rms_norm", .. }), "{failed}");
+    let refused = torn.append(&[5, 6], &mut |_, _| {}).expect_err("two as well, from now on");
+    assert!(refused.to_string().contains("make a new engine"), "{refused}");
+    let mut fresh = engine(&checkpoint, &kernels);
+    fresh.append(&[5, 6], &mut |_, _| {}).expect("a new one takes them");
 }
 
 /// The prompt of a diff: two calls and two tokens.

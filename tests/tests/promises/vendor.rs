@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use assay_hip::vendor::{self, Library, Place, Vendor};
-use assay_hip::{Backend, BackendKind, Error};
+use assay_hip::{Backend, BackendKind, Error, sha256};
 use assay_tests::cli;
 use assay_verify::suite::{KernelReport, Profile, check_backend};
 
@@ -60,6 +60,22 @@ fn right_libraries_pass_and_say_their_version() {
     }
 }
 
+/// A name without a folder is the loader's to find, and the working directory is not where it looks.
+#[test]
+fn a_library_by_its_name_is_identified_by_the_file_that_was_loaded() {
+    const NAME: &str = "Cargo.toml";
+    assert!(Path::new(NAME).exists(), "tests run in their package's folder");
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = build(folder.path(), "named", &["-Wl,-soname,Cargo.toml"]);
+    let subject = vendor::subject("rocblas.sgemm").expect("a subject");
+    let by_path = open(subject, &path);
+    // The loader knows what it has loaded by the name that the object has for itself.
+    let by_name = open(subject, Path::new(NAME));
+    let code = |backend: &Backend| backend.identity(&subject.kernel).expect("a file").code;
+    assert_eq!(code(&by_name), code(&by_path));
+    assert_eq!(code(&by_path), sha256(std::fs::read(&path).expect("a file")));
+}
+
 #[test]
 fn faults_of_a_library_are_named() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -96,6 +112,35 @@ fn an_error_status_is_a_finding_with_its_name() {
         }
         other => panic!("a library without rocblas_sgemm: {:?}", other.err()),
     }
+}
+
+/// Of several names only one is there: what that one lacks is said, not that the others are absent.
+#[test]
+fn a_library_that_lacks_another_says_which() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let lib = folder.path().join("lib");
+    std::fs::create_dir(&lib).expect("a folder");
+    let needed = build(&lib, "assay_needed", &["-Wl,-soname,libassay_needed.so"]);
+    let needed_text = needed.to_str().expect("UTF-8");
+    let whole = build(&lib, "rocblas", &["-Wl,--no-as-needed", needed_text]);
+    std::fs::rename(&whole, lib.join("librocblas.so.4")).expect("renamed");
+    std::fs::remove_file(&needed).expect("removed");
+    let output = Command::new(cli::binary())
+        .args(["check", "--backend", "hip", "--kernel", "rocblas.gemm_bf16"])
+        .env("ROCM_PATH", folder.path())
+        .output()
+        .expect("assay starts");
+    let text = [output.stdout, output.stderr].concat();
+    let text = String::from_utf8_lossy(&text);
+    // Where the loader has a rocBLAS of its own, that one is taken.
+    let names = ["librocblas.so", "librocblas.so.5", "librocblas.so.4", "librocblas.so.0"];
+    let opened = |name: &&str| Library::open(Vendor::RocBlas, Path::new(name), Place::Host).is_ok();
+    if names.iter().any(opened) {
+        return;
+    }
+    assert_eq!(output.status.code(), Some(3), "{text}");
+    assert!(text.contains("libassay_needed.so: cannot open shared object"), "{text}");
+    assert!(text.contains("it is there and does not load"), "{text}");
 }
 
 #[test]

@@ -2,14 +2,13 @@
 
 use std::collections::BTreeSet;
 
+use assay_hip::Arch;
+
 use super::{Check, Machine};
 
 /// Variables that hide devices from a process.
 const HIDING: &[&str] =
     &["HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL"];
-
-/// Architectures that only Hygon makes.
-const HYGON: &[&str] = &["gfx926", "gfx928", "gfx92a", "gfx936", "gfx938", "gfx946"];
 
 /// Architectures of the devices: `gfx928`, without features. Empty where there is none.
 pub(super) fn archs(machine: &Machine) -> BTreeSet<String> {
@@ -62,7 +61,7 @@ fn driver(machine: &Machine) -> Check {
             "source env.sh of DTK (or add ROCm's bin folder to PATH), and see that the user may open /dev/kfd",
         );
     }
-    let hygon = archs.iter().any(|a| HYGON.contains(&a.as_str()));
+    let hygon = archs.iter().any(|a| Arch::named(a).is_some_and(|a| a.dtk_only));
     if hygon && !machine.path("/opt/hyhal").is_dir() {
         return Check::bad(
             NAME,

@@ -8,7 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#define ASSAY_EMU_ABI_VERSION 2
+#define ASSAY_EMU_ABI_VERSION 3
 
 struct dim3 {
     uint32_t x, y, z;
@@ -88,7 +88,9 @@ struct Table {
     // Called only by modules built with checks. `pc` is an address in the module.
     void (*read)(const void*, size_t bytes, const void* pc);
     void (*write)(const void*, size_t bytes, const void* pc);
+    // An atomic that uses what was there, and one (atomicExch) that need not.
     void (*atomic)(const void*, size_t bytes, const void* pc);
+    void (*exchange)(const void*, size_t bytes, const void* pc);
     void (*array_overrun)(const char* type, uint32_t line, const void* pc);
 };
 

@@ -7,19 +7,23 @@ namespace assay_emu {
 
 #ifdef ASSAY_EMU_CHECKED
 #define ASSAY_EMU_ATOMIC __attribute__((noinline, no_sanitize_thread))
-#define ASSAY_EMU_NOTE_ATOMIC(p, n) ::assay_emu::table->atomic(p, n, __builtin_return_address(0))
+#define ASSAY_EMU_NOTE_ATOMIC(how, p, n) ::assay_emu::table->how(p, n, __builtin_return_address(0))
 #else
 #define ASSAY_EMU_ATOMIC inline
-#define ASSAY_EMU_NOTE_ATOMIC(p, n) ((void)0)
+#define ASSAY_EMU_NOTE_ATOMIC(how, p, n) ((void)0)
 #endif
 
 // Replaces *p by f(*p) in one step and returns what was there. Compares bits, so
-// that a NaN or a -0 does not make it spin.
-template <class T, class F>
+// that a NaN or a -0 does not make it spin. `kUses`: whether f uses its argument.
+template <bool kUses = true, class T, class F>
 ASSAY_EMU_ATOMIC T atomic_update(T* p, F f) {
     static_assert(sizeof(T) == 4 || sizeof(T) == 8, "atomics are 4 or 8 bytes wide");
     using Bits = typename std::conditional<sizeof(T) == 4, uint32_t, uint64_t>::type;
-    ASSAY_EMU_NOTE_ATOMIC(p, sizeof(T));
+    if (kUses) {
+        ASSAY_EMU_NOTE_ATOMIC(atomic, p, sizeof(T));
+    } else {
+        ASSAY_EMU_NOTE_ATOMIC(exchange, p, sizeof(T));
+    }
     Bits* cell = reinterpret_cast<Bits*>(p);
     Bits seen = __atomic_load_n(cell, __ATOMIC_RELAXED);
     for (;;) {
@@ -50,13 +54,17 @@ struct Identity {
 
 ASSAY_EMU_DEFINE_ATOMIC(atomicAdd, old + v)
 ASSAY_EMU_DEFINE_ATOMIC(atomicSub, old - v)
-ASSAY_EMU_DEFINE_ATOMIC(atomicExch, v)
 ASSAY_EMU_DEFINE_ATOMIC(atomicMin, v < old ? v : old)
 ASSAY_EMU_DEFINE_ATOMIC(atomicMax, v > old ? v : old)
 ASSAY_EMU_DEFINE_ATOMIC(atomicAnd, old & v)
 ASSAY_EMU_DEFINE_ATOMIC(atomicOr, old | v)
 ASSAY_EMU_DEFINE_ATOMIC(atomicXor, old ^ v)
 #undef ASSAY_EMU_DEFINE_ATOMIC
+
+template <class T>
+inline T atomicExch(T* p, typename assay_emu::Identity<T>::type v) {
+    return assay_emu::atomic_update<false>(p, [v](T) -> T { return v; });
+}
 
 template <class T>
 inline T atomicCAS(T* p, typename assay_emu::Identity<T>::type expected,
