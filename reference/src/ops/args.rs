@@ -84,9 +84,10 @@ impl<R: Real> Arg<'_, R> {
 
     /// One element.
     pub fn at(&self, i: usize) -> R {
-        let mut out = [R::lift(0.0)];
-        self.read(i, &mut out);
-        out[0]
+        match self {
+            Arg::Stored(t) => R::lift(t.get(i)),
+            Arg::Made { data, .. } => data[i],
+        }
     }
 
     /// The elements at `start` plus each of `offsets`.

@@ -32,12 +32,24 @@ fn conventions<'r>(report: &'r DiffReport, probe: &str) -> &'r [String] {
 
 #[test]
 fn a_trace_of_ranks_is_explained_by_their_number() {
-    for (model, ranks, sum, convention) in [
+    explained_by_ranks(&[
         ("tiny-qwen3", "2", "f32", "partials=2"),
         ("tiny-qwen3", "4", "stored", "partials=4_stored"),
+    ]);
+}
+
+#[test]
+#[ignore = "half a minute: cargo test -p assay-tests parallel_cli -- --ignored"]
+fn a_quantised_trace_of_ranks_is_explained_by_their_number() {
+    explained_by_ranks(&[
         ("gptq-qwen3", "2", "f32", "partials=2"),
         ("moe-norm-qwen3", "2", "f32", "partials=2"),
-    ] {
+    ]);
+}
+
+/// Model, ranks, what their sums are stored in, and the convention that says so.
+fn explained_by_ranks(cases: &[(&str, &str, &str, &str)]) {
+    for &(model, ranks, sum, convention) in cases {
         let dir = tempfile::tempdir().expect("a temporary folder");
         let args = ["--preset", "transformers-bf16", "--tp", ranks, "--reduce", sum];
         let trace = traced(model, &args, &dir.path().join("trace"));
