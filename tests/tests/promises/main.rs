@@ -24,5 +24,6 @@ mod parallel_cli;
 mod presets_golden;
 mod probe;
 mod run_cli;
+mod transcripts;
 mod vendor;
 mod vllm_golden;

@@ -142,3 +142,11 @@ fn descriptions_that_are_missing_or_too_many() {
     });
     found(&copy, &["A451"], &["no tensor"]);
 }
+
+/// What lies beyond the end of a file says nothing of its description.
+#[test]
+fn zero_points_that_are_not_there_contradict_nothing() {
+    let copy = gptq(|_| {});
+    copy.bytes(FILE, |b| b.truncate(b.len() - 20_000));
+    found(&copy, &["A400"], &["20000 bytes are missing", &format!("{DOWN}.qzeros")]);
+}

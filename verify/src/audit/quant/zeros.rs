@@ -138,13 +138,17 @@ fn wraps(
     out.add("quant.zeros_wrap", files.place(&format!("{}.qzeros", first.path)), what);
 }
 
-/// How often each value is stored in the first rows of a layer's zero points.
+/// How often each value is stored in the first rows of a layer's zero points; `None` where the file ends before
+/// them, which is another finding.
 fn tally(files: &Files, path: &str, bits: u32, limit: u64) -> Option<Vec<u64>> {
     let name = format!("{path}.qzeros");
     let &[rows, columns] = files.shape(&name)? else { return None };
     let row = columns.checked_mul(4).filter(|r| (1..=limit).contains(r))?;
     let (file, at, len) = files.bytes_of(&name)?;
     let rows = rows.min(limit / row).min(len / row);
+    if rows == 0 {
+        return None;
+    }
     let mut bytes = vec![0; usize::try_from(rows * row).ok()?];
     let mut file = File::open(file).ok()?;
     file.seek(SeekFrom::Start(at)).ok()?;
