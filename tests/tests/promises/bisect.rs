@@ -195,6 +195,7 @@ fn recorded(
         layers: config.num_hidden_layers,
         files: Vec::new(),
         notes: String::new(),
+        ranks_differ: Vec::new(),
         probes: BTreeMap::new(),
     };
     trace::save(dir, manifest, &tensors).expect("a new folder");
