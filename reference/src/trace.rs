@@ -35,6 +35,9 @@ pub struct Manifest {
     /// Free text.
     #[serde(default)]
     pub notes: String,
+    /// Probes that several ranks held and that were not the same on all of them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub ranks_differ: Vec<String>,
     /// What was recorded, by probe name.
     pub probes: BTreeMap<String, Probe>,
 }

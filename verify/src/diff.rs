@@ -28,6 +28,9 @@ use crate::judge::{
     Judgement, Known, Observation, Options, Unseen, Verdict, judge, reference_output,
 };
 
+/// In place of an op's name: a tensor that ranks hold, and not the same.
+pub const RANKS: &str = "ranks";
+
 /// One op of the forward.
 #[derive(Clone, Debug, Serialize)]
 pub struct NodeReport {
@@ -66,6 +69,9 @@ pub struct DiffReport {
     /// The preset whose conventions alone were allowed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub preset: Option<&'static str>,
+    /// What the trace says of itself.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub notes: String,
     /// Ops in the forward's order.
     pub nodes: Vec<NodeReport>,
     /// Where both were asked for: the accumulated error beside the introduced one, by layer.
@@ -153,12 +159,22 @@ pub fn diff(
         let report = |s: forward::Stretch| NodeReport::new(&s.probe, forward::NAME, s.judgement);
         nodes.extend(stretches.into_iter().map(report));
     }
+    nodes.extend(trace.manifest().ranks_differ.iter().map(|probe| of_ranks(probe)));
     let mut growth = Vec::new();
     if options.forward && op_by_op {
         growth = forward::growth(checkpoint, trace, preset)?;
         introduced(&mut growth, &nodes);
     }
-    Ok(DiffReport { dtype, preset: preset.map(|p| p.name), nodes, growth })
+    let notes = trace.manifest().notes.clone();
+    Ok(DiffReport { dtype, preset: preset.map(|p| p.name), notes, nodes, growth })
+}
+
+/// A tensor of which the ranks do not hold the same.
+fn of_ranks(probe: &str) -> NodeReport {
+    let text = format!("`{probe}`: ranks hold other values of it; rank 0's are judged");
+    let mut judgement = Judgement::skipped("");
+    judgement.verdict = Verdict::Fail { findings: vec![Finding::new("ranks_differ", text)] };
+    NodeReport::new(probe, RANKS, judgement)
 }
 
 /// The layer of a probe; the embedding is in the first, the head behind the last.

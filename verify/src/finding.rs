@@ -39,6 +39,7 @@ pub const CODES: &[(&str, &str, &str)] = &[
     ("A004", "biased_rounding", "errors are within bounds but lean to one side"),
     ("A005", "conventions_disagree", "each case has a convention, but not the same one"),
     ("A006", "not_deterministic", "the same inputs gave different bits"),
+    ("A007", "ranks_differ", "ranks hold other values where they must hold the same"),
     ("A010", "memory.unwritten_output", "output cells were never written"),
     ("A011", "memory.out_of_bounds_read", "a read outside a buffer"),
     ("A012", "memory.out_of_bounds_write", "a write outside a buffer"),

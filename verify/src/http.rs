@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use anyhow::{bail, ensure};
+use anyhow::{Context, bail, ensure};
 use serde_json::Value;
 
 /// The longest answer that is read, bytes: the log-probabilities of 8192 tokens are a tenth of it.
@@ -12,6 +12,8 @@ pub(crate) const MAX_BYTES: u64 = 32 << 20;
 const TRIES: u32 = 3;
 /// The pause before the second try; it doubles.
 const PAUSE: Duration = Duration::from_millis(200);
+/// Characters that a key has at least: it is replaced wherever it occurs, so it must occur nowhere by chance.
+const SHORTEST_KEY: usize = 8;
 
 /// A server.
 pub struct Client {
@@ -50,10 +52,11 @@ impl Reply {
 
 impl Client {
     /// A client of the server at `url` (`http://127.0.0.1:8000`, with or without `/v1`). `key` is sent as a bearer
-    /// token and never shown.
+    /// token and never shown: every answer that holds it has `***` in its place.
     ///
     /// # Errors
-    /// When the address is no plain http one, or holds a user, a query or a fragment.
+    /// When the address is no plain http one, or holds a user, a query or a fragment; when the key is too short to be
+    /// told from other text, or is none that a header can hold.
     pub fn new(url: &str, key: Option<String>, limit: Duration) -> anyhow::Result<Client> {
         let shown = || url.escape_debug().to_string();
         if url.starts_with("https://") {
@@ -69,6 +72,17 @@ impl Client {
             !rest.contains(['@', '?', '#']) && !rest.contains(char::is_whitespace),
             "expected an address like http://127.0.0.1:8000 without user, query or fragment; give a key with --api-key-env"
         );
+        if let Some(key) = &key {
+            let length = key.chars().count();
+            ensure!(
+                length >= SHORTEST_KEY,
+                "--api-key-env: the key has {length} characters; one of fewer than {SHORTEST_KEY} occurs in answers by chance, and could not be kept out of what is shown and recorded"
+            );
+            ensure!(
+                key.chars().all(|c| c.is_ascii_graphic()),
+                "--api-key-env: the key holds white space or what is not ASCII, which no header can hold; is a line end at its end?"
+            );
+        }
         let base = url.trim_end_matches('/');
         let base = base.strip_suffix("/v1").unwrap_or(base).to_owned();
         let config = ureq::Agent::config_builder()
@@ -80,7 +94,23 @@ impl Client {
             .proxy(None)
             .user_agent(concat!("assay/", env!("CARGO_PKG_VERSION")))
             .build();
-        Ok(Client { agent: config.into(), base, key: key.filter(|k| !k.is_empty()) })
+        Ok(Client { agent: config.into(), base, key })
+    }
+
+    /// A client with the key that the environment variable `name` holds.
+    ///
+    /// # Errors
+    /// As [`Client::new`], or when the variable is not set.
+    pub fn from_env(url: &str, name: Option<&str>, limit: Duration) -> anyhow::Result<Client> {
+        let key = |v| {
+            std::env::var(v).with_context(|| format!("--api-key-env {v}: this variable is not set"))
+        };
+        Client::new(url, name.map(key).transpose()?, limit)
+    }
+
+    /// The address, as far as it is used.
+    pub fn url(&self) -> &str {
+        &self.base
     }
 
     /// Sends `body` to `path` (`/v1/completions`).
@@ -139,7 +169,7 @@ impl Client {
                     }
                     let body = response.body_mut().with_config().limit(MAX_BYTES).read_to_vec();
                     return match body {
-                        Ok(body) => Ok(Reply { status, body: self.without_key(body) }),
+                        Ok(body) => Ok(Reply { status, body: self.redacted(body) }),
                         Err(e) => Err(self.error(path, &e)),
                     };
                 }
@@ -155,31 +185,20 @@ impl Client {
         bail!("{}{path}: no answer", self.base)
     }
 
-    /// A body without the key, which some servers repeat when they refuse it.
-    fn without_key(&self, body: Vec<u8>) -> Vec<u8> {
-        match self.redacted(&body) {
-            std::borrow::Cow::Borrowed(_) => body,
-            std::borrow::Cow::Owned(shown) => shown,
+    /// Bytes without the key, which some servers repeat when they refuse it: all that is seen of an answer.
+    fn redacted(&self, bytes: Vec<u8>) -> Vec<u8> {
+        let Some(key) = &self.key else { return bytes };
+        if !bytes.windows(key.len()).any(|w| w == key.as_bytes()) {
+            return bytes;
         }
-    }
-
-    /// An answer without the key, which some servers repeat when they refuse it.
-    pub fn redacted<'b>(&self, body: &'b [u8]) -> std::borrow::Cow<'b, [u8]> {
-        let Some(key) = &self.key else { return body.into() };
-        let found = body.windows(key.len()).any(|w| w == key.as_bytes());
-        if !found {
-            return body.into();
-        }
-        String::from_utf8_lossy(body).replace(key.as_str(), "***").into_bytes().into()
+        String::from_utf8_lossy(&bytes).replace(key.as_str(), "***").into_bytes()
     }
 
     fn error(&self, path: &str, e: &ureq::Error) -> anyhow::Error {
         let text =
             format!("{}{path}: {e}; is the server running, and is this its address?", self.base);
-        anyhow::anyhow!(match &self.key {
-            Some(key) => text.replace(key.as_str(), "***"),
-            None => text,
-        })
+        let shown = self.redacted(text.into_bytes());
+        anyhow::anyhow!("{}", String::from_utf8_lossy(&shown))
     }
 }
 

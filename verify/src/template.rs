@@ -77,6 +77,22 @@ pub fn ids(
     }
 }
 
+/// Compares a server's token ids of a conversation with the template's text and its ids `ours`: by bytes where the ids are
+/// this tokenizer's, since the place in the text tells more.
+pub fn chat(
+    text: &str,
+    ours: &[u32],
+    theirs: &[u32],
+    tokenizer: &Tokenizer,
+    with: &str,
+) -> Comparison {
+    const NAME: &str = "server.template_differs";
+    match tokenizer.decode(theirs) {
+        Ok(other) if ours != theirs && other != text => bytes(text, other.as_bytes(), with, NAME),
+        _ => ids(ours, theirs, tokenizer, with, NAME),
+    }
+}
+
 fn first_difference<T: PartialEq>(a: &[T], b: &[T]) -> Option<usize> {
     let common = a.iter().zip(b).take_while(|(x, y)| x == y).count();
     (common < a.len().max(b.len())).then_some(common)

@@ -1,11 +1,12 @@
-//! JSON files read strictly: limited in size, no duplicate keys, every error with the file's name.
+//! JSON files read strictly: limited in size, no duplicate keys, every error with the file's name. And one reader that
+//! lists duplicate keys and goes on, for who says what is wrong with a file.
 
 use std::fmt;
 use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 
-use serde::de::{Deserialize, Deserializer, Error as _, MapAccess, SeqAccess, Visitor};
+use serde::de::{DeserializeSeed, Deserializer, Error as _, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Number, Value};
 
 use crate::checkpoint::ensure_file;
@@ -43,9 +44,13 @@ pub(super) fn read_optional(path: &Path) -> Result<Option<Object>> {
 
 /// Parses a JSON object; `origin` is named in errors.
 pub(super) fn parse(bytes: &[u8], origin: &Path) -> Result<Object> {
-    match serde_json::from_slice::<Strict>(bytes) {
-        Ok(Strict(Value::Object(object))) => Ok(object),
-        Ok(Strict(other)) => Err(Error::file(
+    let mut from = serde_json::Deserializer::from_slice(bytes);
+    let value = Values { duplicates: None }
+        .deserialize(&mut from)
+        .and_then(|value| from.end().map(|()| value));
+    match value {
+        Ok(Value::Object(object)) => Ok(object),
+        Ok(other) => Err(Error::file(
             origin,
             format!("must hold a JSON object but holds {}", describe(&other)),
         )),
@@ -71,18 +76,36 @@ pub(super) fn describe(value: &Value) -> String {
     format!("{kind} {head}...")
 }
 
-/// A value whose objects hold no key twice. (serde_json keeps the last, other readers the first.)
-struct Strict(Value);
+/// Reads a JSON value and lists keys that one object has twice (at most 20; the last value is kept, as most readers do).
+///
+/// # Errors
+/// When it is no JSON.
+pub fn with_duplicates(from: impl Read) -> serde_json::Result<(Value, Vec<String>)> {
+    let mut duplicates = Vec::new();
+    let mut from = serde_json::Deserializer::from_reader(from);
+    let value = Values { duplicates: Some(&mut duplicates) }.deserialize(&mut from)?;
+    from.end()?;
+    Ok((value, duplicates))
+}
 
-impl<'de> Deserialize<'de> for Strict {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Strict, D::Error> {
-        deserializer.deserialize_any(StrictVisitor).map(Strict)
+/// The most duplicates that are listed.
+const LISTED: usize = 20;
+
+/// Reads a value. A key that an object has twice is listed, or refused where there is no list: serde_json keeps the last
+/// value, other readers the first.
+struct Values<'a> {
+    duplicates: Option<&'a mut Vec<String>>,
+}
+
+impl<'de> DeserializeSeed<'de> for Values<'_> {
+    type Value = Value;
+
+    fn deserialize<D: Deserializer<'de>>(self, from: D) -> Result<Value, D::Error> {
+        from.deserialize_any(self)
     }
 }
 
-struct StrictVisitor;
-
-impl<'de> Visitor<'de> for StrictVisitor {
+impl<'de> Visitor<'de> for Values<'_> {
     type Value = Value;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -115,7 +138,10 @@ impl<'de> Visitor<'de> for StrictVisitor {
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Value, A::Error> {
         let mut items = Vec::new();
-        while let Some(Strict(item)) = seq.next_element()? {
+        let mut duplicates = self.duplicates;
+        while let Some(item) =
+            seq.next_element_seed(Values { duplicates: duplicates.as_deref_mut() })?
+        {
             items.push(item);
         }
         Ok(Value::Array(items))
@@ -123,14 +149,21 @@ impl<'de> Visitor<'de> for StrictVisitor {
 
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Value, A::Error> {
         let mut object = Map::new();
+        let mut duplicates = self.duplicates;
         while let Some(key) = map.next_key::<String>()? {
             if object.contains_key(&key) {
-                return Err(A::Error::custom(format!(
-                    "the key `{}` occurs twice, and readers differ in which value they take",
-                    key.escape_debug()
-                )));
+                match &mut duplicates {
+                    None => {
+                        return Err(A::Error::custom(format!(
+                            "the key `{}` occurs twice, and readers differ in which value they take",
+                            key.escape_debug()
+                        )));
+                    }
+                    Some(list) if list.len() < LISTED => list.push(key.clone()),
+                    Some(_) => {}
+                }
             }
-            let Strict(value) = map.next_value()?;
+            let value = map.next_value_seed(Values { duplicates: duplicates.as_deref_mut() })?;
             object.insert(key, value);
         }
         Ok(Value::Object(object))
@@ -149,6 +182,15 @@ mod tests {
     fn duplicate_keys_are_refused_at_any_depth() {
         assert!(error(r#"{"a": 1, "a": 2}"#).contains("`a` occurs twice"));
         assert!(error(r#"{"o": [{"b": 1, "b": 1}]}"#).contains("`b` occurs twice"));
+    }
+
+    #[test]
+    fn duplicate_keys_are_listed_where_that_is_asked_for_and_the_last_value_is_kept() {
+        let (value, twice) =
+            with_duplicates(&br#"{"a": 1, "o": [{"b": 1, "b": 2}], "a": 3}"#[..]).unwrap();
+        assert_eq!(value.to_string(), r#"{"a":3,"o":[{"b":2}]}"#);
+        assert_eq!(twice, ["b", "a"]);
+        assert!(with_duplicates(&b"{} {}"[..]).is_err());
     }
 
     #[test]

@@ -34,6 +34,7 @@ pub use config::{
 };
 pub use expected::{Expected, Kind, expected};
 pub use index::Files;
+pub use json::with_duplicates;
 pub use shard::{Shard, to_bytes, write};
 pub use tokenizer::Tokenizer;
 pub use weights::Checkpoint;

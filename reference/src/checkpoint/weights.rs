@@ -1,6 +1,7 @@
 //! A whole checkpoint: config and weights, held against each other.
 
 mod check;
+mod hints;
 mod scan;
 
 use std::fmt;

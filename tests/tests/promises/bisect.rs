@@ -16,6 +16,7 @@ use assay_tests::{cli, golden};
 use assay_verify::bisect::{Bisect, Given, Outcome, bisect};
 use serde_json::Value;
 
+mod server;
 mod switches;
 
 /// The report on a golden checkpoint or a damaged copy of one.
@@ -194,6 +195,7 @@ fn recorded(
         layers: config.num_hidden_layers,
         files: Vec::new(),
         notes: String::new(),
+        ranks_differ: Vec::new(),
         probes: BTreeMap::new(),
     };
     trace::save(dir, manifest, &tensors).expect("a new folder");
@@ -320,6 +322,9 @@ fn the_command_line_refuses_what_makes_no_sense() {
         (vec!["bisect", "/nowhere"], vec!["/nowhere"]),
         (vec!["bisect", model, "--trace", "/nowhere"], vec!["/nowhere"]),
         (vec!["bisect", model, "--switches"], vec!["--switches"]),
+        (vec!["bisect", model, "--recording", "/nowhere"], vec!["/nowhere"]),
+        (vec!["bisect", model, "--server", "https://127.0.0.1:1"], vec!["https"]),
+        (vec!["bisect", model, "--dtype", "f32"], vec!["--server URL"]),
         (vec!["bisect", "--switches", "--engine", "none"], vec!["none"]),
         (vec!["bisect", "--switches", "--with", "NO_SUCH"], vec!["NO_SUCH"]),
         (vec!["bisect", "--switches", "--seen", "wrong,right"], vec!["--seen"]),

@@ -1,9 +1,11 @@
 //! Each faulty recording of golden/faults.json ends with exactly the named fault at exactly the
 //! faulty probes; the ops that only inherit its consequences pass.
 
+use assay_reference::trace::Trace;
+use assay_tests::damage::Copy;
 use assay_tests::golden;
 use assay_verify::diff::DiffReport;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 fn strings(v: &Value) -> Vec<&str> {
     v.as_array().expect("an array").iter().map(|s| s.as_str().expect("a string")).collect()
@@ -90,4 +92,27 @@ fn the_traces_say_nothing_about_their_faults() {
 fn the_text_of_a_faulty_recording() {
     let fault = catalogue().into_iter().find(|f| f["name"] == "fault-12").expect("fault-12");
     insta::assert_snapshot!(assay_verify::report::text::diff(&diff(&fault), false));
+}
+
+/// What the recorder noted is shown, and tensors that ranks held otherwise are findings although rank 0's are right.
+#[test]
+fn a_recording_of_ranks_that_differ_fails_and_its_notes_are_shown() {
+    let copy = Copy::of("traces/tiny-qwen3/bf16");
+    copy.json("manifest.json", |m| {
+        m.insert("ranks_differ".into(), json!(["layers.0.o_proj"]));
+        m.insert("notes".into(), "tensor parallel over 2 ranks".into());
+    });
+    let trace = Trace::open(copy.path()).expect("a trace");
+    let report = golden::diff(&golden::checkpoint("tiny-qwen3"), &trace);
+    let found: Vec<(&str, String)> =
+        report.findings().into_iter().map(|(probe, f)| (probe, f.code)).collect();
+    assert_eq!(found, [("layers.0.o_proj", "A007".to_owned())]);
+    let text = assay_verify::report::text::diff(&report, false);
+    for said in
+        ["A007 ranks_differ", "the trace says: tensor parallel over 2 ranks", "37 of 37 ops pass"]
+    {
+        assert!(text.contains(said), "{said}: {text}");
+    }
+    let json = serde_json::to_value(&report).expect("JSON");
+    assert_eq!(json["notes"], "tensor parallel over 2 ranks");
 }

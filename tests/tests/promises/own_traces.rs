@@ -54,6 +54,7 @@ fn record<R: Basis>(
         layers: checkpoint.config().num_hidden_layers,
         files: Vec::new(),
         notes: String::new(),
+        ranks_differ: Vec::new(),
         probes: BTreeMap::new(),
     };
     trace::save(dir, manifest, &tensors).expect("a new folder");

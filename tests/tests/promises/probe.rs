@@ -1,10 +1,11 @@
 //! `assay probe` judges a server from outside: recordings of real vLLM (golden/vllm), sound and damaged, and a server
 //! of this test's own for what no vLLM does.
 
+mod edits;
 mod exchanges;
 mod gptq;
 mod recordings;
-mod transport;
+pub(crate) mod transport;
 
 use assay_reference::Dtype;
 use assay_reference::checkpoint::{ChatTemplates, Checkpoint, Tokenizer};

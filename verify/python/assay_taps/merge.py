@@ -71,7 +71,8 @@ def merge(folders, out):
         notes.append(f"tensor parallel over {len(folders)} ranks")
         whole["producer"]["ranks"] = str(len(folders))
     if differing:
-        notes.append(f"ranks differ where they must be equal: {', '.join(differing[:8])}")
+        notes.append(f"ranks differ where they must be equal: {len(differing)} probes, {differing[0]} first")
+        whole["ranks_differ"] = differing
     whole["notes"] = "; ".join(notes)
     del whole["ranks"]
     write_file(os.path.join(out, "manifest.json"), [(json.dumps(whole, indent=1) + "\n").encode()])

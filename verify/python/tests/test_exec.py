@@ -8,11 +8,12 @@ import subprocess
 import sys
 import tempfile
 import unittest
+from unittest import mock
 
 import numpy as np
 
 from assay_taps.exec import frames
-from assay_taps.exec.__main__ import serve
+from assay_taps.exec.__main__ import named, serve
 from assay_taps.exec.frames import BadFrame, Unsupported
 from assay_taps.exec.params import checked
 from assay_taps.tensors import Raw, raw
@@ -110,6 +111,22 @@ class Params(unittest.TestCase):
         self.assertEqual(checked("matmul", {"layout": "in_out"}, ("layout",))["layout"], "in_out")
         with self.assertRaisesRegex(ValueError, "eps missing"):
             checked("rms_norm", {})
+
+
+class Named(unittest.TestCase):
+    """Outputs by name, of what passes for a torch tensor."""
+
+    def test_a_tuple_is_taken_in_the_ops_order(self):
+        a, b = object(), object()
+        with mock.patch("assay_taps.tensors.is_torch", lambda value: value in (a, b)):
+            self.assertEqual(named("rms_norm", a), {"output": a})
+            self.assertEqual(named("rms_norm", (a,)), {"output": a})
+            self.assertEqual(named("add_rms_norm", (a, b)), {"output": a, "residual": b})
+            self.assertEqual(named("kv_store", [a, b]), {"k_cache": a, "v_cache": b})
+            self.assertEqual(named("add_rms_norm", {"residual": b, "output": a}), {"output": a, "residual": b})
+            for op, out in (("rms_norm", (a, b)), ("add_rms_norm", (a,)), ("add_rms_norm", (a, 1)), ("add", 9)):
+                with self.assertRaisesRegex(TypeError, "returned"):
+                    named(op, out)
 
 
 @unittest.skipIf(torch is None, "skipped: torch is not installed")

@@ -169,6 +169,20 @@ class Merging(unittest.TestCase):
         self.assertTrue(merge.merged("layers.0.k_rope", [a, b, b, b], 2)[1])
         self.assertTrue(merge.merged("layers.0.o_proj", [a, b], 2)[1])
 
+    def test_probes_that_differ_between_ranks_are_named_in_the_manifest(self):
+        with tempfile.TemporaryDirectory() as folder:
+            folders = [os.path.join(folder, f".rank-{rank:05}") for rank in range(2)]
+            for rank, of in enumerate(folders):
+                writer = TraceWriter(of, 1)
+                writer.keep("embed", np.zeros((2, 4), np.float32))
+                writer.keep("layers.0.q_proj", np.full((2, 2), rank, np.float32))
+                writer.keep("layers.0.o_proj", np.full((2, 4), rank, np.float32))
+                writer.end_call([1, 2])
+                writer.close(extra={"ranks": {"rank": rank, "size": 2, "kv_heads": 2}}, **CLOSING)
+            manifest = merge.merge(folders, folder)
+        self.assertEqual(manifest["ranks_differ"], ["layers.0.o_proj"])
+        self.assertIn("layers.0.o_proj", manifest["notes"])
+
     def test_ranks_that_do_not_fit_are_refused(self):
         with self.assertRaisesRegex(TapError, "do not fit"):
             merge.columns_joined([Raw("F32", (2, 1), b"12345678"), Raw("F32", (1, 2), b"12345678")])

@@ -80,6 +80,7 @@ class Stubs(unittest.TestCase):
         self.assertEqual(manifest["architecture"], golden["architecture"])
         self.assertEqual((manifest["dtype"], manifest["producer"]["version"]), ("f32", version))
         self.assertNotIn("differ", manifest["notes"])
+        self.assertNotIn("ranks_differ", manifest)
         for probe, want in expect.items():
             if probe.startswith("rope.") or (probes != "*" and probe not in found):
                 continue

@@ -1,5 +1,6 @@
 //! What an audit has found so far, and its report.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 
 use assay_reference::checkpoint::Config;
@@ -82,6 +83,8 @@ pub(super) struct Found {
     unchecked: Vec<String>,
     /// The released model that the config was compared with.
     pub(super) release: Option<String>,
+    /// What was not kept, by kind: names of findings, `notes`, `not checked`.
+    more: BTreeMap<String, usize>,
 }
 
 /// The most findings of one kind that are listed: a folder can hold any number of damaged files.
@@ -91,13 +94,15 @@ impl Found {
     pub(super) fn new(dir: &Path) -> Found {
         let model = dir.display().to_string();
         let (items, notes, unchecked) = Default::default();
-        Found { model, items, notes, unchecked, release: None }
+        Found { model, items, notes, unchecked, release: None, more: BTreeMap::new() }
     }
 
     /// Adds a finding.
     pub(super) fn add(&mut self, name: &str, place: impl Into<String>, what: impl Into<String>) {
         if self.items.iter().filter(|i| i.name == name).count() < MOST {
             self.items.push(Item::new(name, place, what));
+        } else {
+            self.left_out(name);
         }
     }
 
@@ -105,6 +110,8 @@ impl Found {
     pub(super) fn note(&mut self, text: impl Into<String>) {
         if self.notes.len() < MOST {
             self.notes.push(clean(&text.into(), 2000));
+        } else {
+            self.left_out("notes");
         }
     }
 
@@ -112,7 +119,13 @@ impl Found {
     pub(super) fn unchecked(&mut self, text: impl Into<String>) {
         if self.unchecked.len() < MOST {
             self.unchecked.push(clean(&text.into(), 2000));
+        } else {
+            self.left_out("lines about what was not checked");
         }
+    }
+
+    fn left_out(&mut self, kind: &str) {
+        *self.more.entry(kind.to_owned()).or_default() += 1;
     }
 
     /// Whether something was found whose name begins with one of `prefixes`.
@@ -127,6 +140,11 @@ impl Found {
         hashes: Vec<Hash>,
     ) -> Audit {
         self.items.sort_by_key(|i| i.rank);
+        self.notes.extend(
+            self.more
+                .iter()
+                .map(|(kind, n)| format!("and {n} more {kind} than the {MOST} that are listed")),
+        );
         Audit {
             model: self.model,
             findings: self.items,

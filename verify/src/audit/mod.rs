@@ -85,7 +85,7 @@ pub fn with_config(
     }
     if let Some(inferred) = &inferred {
         quant::check(inferred, &files, options.data, &mut out);
-        release::check(dir, inferred, understood.as_ref(), &files, &mut out);
+        release::check(dir, inferred, understood.as_ref(), &mut out);
     }
     text::check(dir, inferred.as_ref(), &files, &mut out);
     if options.data {

@@ -7,7 +7,6 @@ use assay_reference::checkpoint::Config;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::files::Files;
 use super::found::{Found, list, quoted};
 use super::infer::{Inferred, class, text};
 use super::json::Object;
@@ -125,13 +124,7 @@ fn is_named(folder: &str, release: &str) -> bool {
 }
 
 /// Compares with the release of this name; and the name with the number of parameters.
-pub(super) fn check(
-    dir: &Path,
-    inferred: &Inferred,
-    config: Option<&Config>,
-    _files: &Files,
-    out: &mut Found,
-) {
+pub(super) fn check(dir: &Path, inferred: &Inferred, config: Option<&Config>, out: &mut Found) {
     let given = &inferred.raw.config;
     let names = names(dir, given);
     let table = table();

@@ -22,7 +22,7 @@ use assay_reference::trace::Trace;
 use serde::Serialize;
 
 pub use self::report::{Bisect, Evidence, Outcome, Row};
-pub use self::server::ServerEvidence;
+pub use self::server::{Server, ServerEvidence, Source};
 pub use self::text::Prompt;
 use crate::audit::{self, Audit, Code, Options};
 use crate::diff::engine;
@@ -34,8 +34,8 @@ pub struct Given<'a> {
     pub trace: Option<&'a Trace>,
     /// Kernels to run the model on, and the prompt.
     pub kernels: Option<(&'a Kernels, &'a engine::Prompt)>,
-    /// What a probe of the running server found.
-    pub server: Option<&'a ServerEvidence>,
+    /// The running server, or what it answered to a probe.
+    pub server: Option<Server<'a>>,
     /// What the service answered.
     pub answer: Option<&'a str>,
     /// A conversation, and the prompt that the service made of it.
@@ -62,12 +62,14 @@ pub fn bisect(
     };
     let (audit, fixed) = audit::with_config(dir, options, &mut bytes)?;
     let mut rows = audited::rows(&audit, options);
-    rows.push(text::row(dir, given.prompt, given.server));
     let model = mend::open(dir, &audit, fixed);
     let model = model.as_ref().map_err(String::as_str);
-    rows.push(symptom::row(model, given));
-    rows.push(server::lengths(given));
-    rows.push(server::answers(given));
+    let probed = ServerEvidence::of(model, given.server, step);
+    let probed = probed.as_ref();
+    rows.push(text::row(dir, given.prompt, probed));
+    rows.push(symptom::row(model, given, probed));
+    rows.push(server::boundary_row(probed));
+    rows.push(server::forward_row(probed));
     rows.push(kernels::row(model, given.kernels, step));
     rows.extend(trace::rows(model, given.trace, step)?);
     let mended = model.map(|m| m.changes.clone()).unwrap_or_default();

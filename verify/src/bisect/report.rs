@@ -282,7 +282,14 @@ impl Bisect {
 
 /// Names of findings that say that something is wrong and not what.
 fn is_symptom(name: &str) -> bool {
-    name.starts_with("logits.") || name.starts_with("answer.")
+    const SERVER: &[&str] = &[
+        "server.logits_not_finite",
+        "server.logits_constant",
+        "server.collapsed",
+        "server.wrong",
+        "server.unlikely_tokens",
+    ];
+    SERVER.contains(&name) || name.starts_with("logits.") || name.starts_with("answer.")
 }
 
 /// The beginning of a text, up to where its figures begin, without its full stop.

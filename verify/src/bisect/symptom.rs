@@ -12,7 +12,7 @@ use assay_reference::trace::Trace;
 use super::mend::Model;
 use super::report::{Evidence, Outcome, Row};
 use super::server::Answer;
-use super::{Given, plural};
+use super::{Given, ServerEvidence, plural};
 
 /// Rows from which on it means something that all have the same leader.
 const ENOUGH_ROWS: usize = 8;
@@ -20,7 +20,11 @@ const ENOUGH_ROWS: usize = 8;
 const ENOUGH_TEXT: usize = 32;
 
 /// The row of the logits' state.
-pub(super) fn row(model: Result<&Model, &str>, given: &Given<'_>) -> Row {
+pub(super) fn row(
+    model: Result<&Model, &str>,
+    given: &Given<'_>,
+    server: Option<&ServerEvidence>,
+) -> Row {
     let mut evidence = Vec::new();
     let mut by = Vec::new();
     let mut limits = Vec::new();
@@ -31,10 +35,10 @@ pub(super) fn row(model: Result<&Model, &str>, given: &Given<'_>) -> Row {
         }
         evidence.extend(not_finite(model, trace));
     }
-    match given.server.map(|s| &s.logits) {
-        Some(Answer::Right(text)) => by.push(text.clone()),
+    match server.map(|s| &s.logits) {
+        Some(Answer::Right { by: text, .. }) => by.push(text.clone()),
         Some(Answer::Wrong(found)) => evidence.extend(found.iter().cloned()),
-        Some(Answer::Unknown(why)) => limits.push(why.clone()),
+        Some(Answer::Unknown(why)) => limits.push(format!("for the server's logits: {why}")),
         None => {}
     }
     if let Some(answer) = given.answer {
@@ -48,9 +52,12 @@ pub(super) fn row(model: Result<&Model, &str>, given: &Given<'_>) -> Row {
     } else if !by.is_empty() {
         Outcome::Cleared { by: by.join("; "), limits }
     } else {
-        let needs =
-            "logits of a failing prompt (--trace T), or what the service answered (--text F)";
-        Outcome::NotTestable { needs: needs.into() }
+        let mut needs = vec![
+            "logits of a failing prompt (--trace T), the server (--server URL), or what the service answered (--text F)"
+                .to_owned(),
+        ];
+        needs.extend(limits);
+        Outcome::NotTestable { needs: needs.join("; ") }
     };
     Row::new(
         "logits' state",

@@ -4,31 +4,53 @@ use std::path::Path;
 
 use super::ServerEvidence;
 use super::report::{Evidence, Outcome, Row};
-use super::server::Answer;
 use crate::template::Comparison;
 
 /// Comparisons of the rendered conversation with what the service used.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Prompt(pub Vec<Comparison>);
 
-/// The row of the prompt.
+/// The row of the prompt: what was captured, and what the server says of conversations.
 pub(super) fn row(dir: &Path, prompt: Option<&Prompt>, server: Option<&ServerEvidence>) -> Row {
-    let outcome = match (prompt, server.map(|s| &s.template)) {
-        (Some(Prompt(comparisons)), _) if !comparisons.is_empty() => compared(comparisons),
-        (_, Some(answer)) if !matches!(answer, Answer::Unknown(_)) => answer.outcome(),
-        _ => Outcome::NotTestable {
-            needs: format!(
-                "a conversation and the prompt that the service made of it (--messages F --captured F); `assay template {} --messages F` prints what it must be",
-                dir.display()
-            ),
-        },
-    };
+    let mut seen: Vec<Outcome> = Vec::new();
+    if let Some(Prompt(comparisons)) = prompt.filter(|p| !p.0.is_empty()) {
+        seen.push(compared(comparisons));
+    }
+    seen.extend(server.map(|s| s.template.outcome()));
+    let outcome = seen.into_iter().reduce(both).unwrap_or_else(|| Outcome::NotTestable {
+        needs: format!(
+            "a conversation and the prompt that the service made of it (--messages F --captured F), or a server with /tokenize (--server URL); `assay template {} --messages F` prints what it must be",
+            dir.display()
+        ),
+    });
     Row::new(
         "prompt as the service renders it",
         "bytes and ids against the model's own template and tokenizer",
         "seconds, and one line of the server's log",
         outcome,
     )
+}
+
+/// Two looks at the same suspect: what either of them shows counts.
+fn both(a: Outcome, b: Outcome) -> Outcome {
+    use Outcome::{Cleared, Convicted, NotTestable};
+    match (a, b) {
+        (Convicted { evidence: a }, Convicted { evidence: b }) => {
+            Convicted { evidence: [a, b].concat() }
+        }
+        (one @ Convicted { .. }, _) | (_, one @ Convicted { .. }) => one,
+        (Cleared { by: a, limits: x }, Cleared { by: b, limits: y }) => {
+            Cleared { by: format!("{a}; {b}"), limits: [x, y].concat() }
+        }
+        (Cleared { by, mut limits }, NotTestable { needs })
+        | (NotTestable { needs }, Cleared { by, mut limits }) => {
+            limits.push(needs);
+            Cleared { by, limits }
+        }
+        (NotTestable { needs: a }, NotTestable { needs: b }) => {
+            NotTestable { needs: format!("{a}; {b}") }
+        }
+    }
 }
 
 fn compared(comparisons: &[Comparison]) -> Outcome {

@@ -167,6 +167,10 @@ fn advice(finding: &Finding, everywhere: bool, kernel: bool) -> String {
             return "Repair the recorder (reused buffers, hooks that fire twice), and record again"
                 .into();
         }
+        "ranks_differ" => {
+            return "Compare the ranks' recordings at this tensor: look at the collective before it, and at what each rank loaded"
+                .into();
+        }
         "wrong_theta" => {
             "Compare rope_theta as the engine read it with the published config.json, in both spellings"
         }
@@ -271,7 +275,8 @@ fn as_a_whole(stretches: &[&NodeReport], ops: &[&NodeReport], convicted: &[Evide
     Outcome::Cleared { by, limits }
 }
 
-fn whole_advice(f: &Finding, convicted: &[Evidence]) -> String {
+/// What to do about a wrong forward.
+pub(super) fn whole_advice(f: &Finding, convicted: &[Evidence]) -> String {
     if f.code == "A001" {
         let known = convicted.iter().any(Evidence::is_unexplained);
         let text = if known {

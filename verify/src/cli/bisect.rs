@@ -3,19 +3,22 @@
 mod switches;
 
 use std::path::{Path, PathBuf};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use anyhow::{Context, bail};
+use anyhow::{Context, bail, ensure};
 use assay_reference::checkpoint::{ChatRequest, ChatTemplates, Checkpoint, Tokenizer};
 use assay_reference::trace::Trace;
 use clap::Args;
 
 use super::kernels::{OnKernels, Replaced};
+use super::probe::served_in;
 use super::run::prompts::{arguments, read_text};
 use super::{FINDINGS, HtmlArgs, JsonArgs, PASS, progress};
-use crate::bisect::{Given, Prompt, bisect};
+use crate::bisect::{Given, Prompt, Server, Source, bisect};
 use crate::diff::engine;
+use crate::http::Client;
 use crate::report::{Envelope, html, text, write_json};
+use crate::server::exchange;
 use crate::template::{self, Captured};
 
 /// What to examine, and what there is to go by.
@@ -29,6 +32,7 @@ Examples:
   assay bisect MODEL                                 files, config, quantisation, tokenizer: seconds
   assay bisect MODEL --trace T --html report.html    and every op, layer and wrong forward of a recording (docs/taps.md)
   assay bisect MODEL --backend emu                   and the kernels on the model's own weights
+  assay bisect MODEL --server http://127.0.0.1:8000  and the running server, asked from outside (docs/probe.md)
   assay bisect MODEL --text answer.txt --messages chat.json --captured prompt.txt
   assay bisect --switches                            the next restart that isolates a guilty custom kernel of vLLM on a DCU
   assay bisect --switches --seen right,wrong         the one after those two
@@ -57,6 +61,21 @@ pub(super) struct BisectArgs {
     /// The prompt that the service made of --messages: text, a JSON string, or a JSON array of token ids
     #[arg(long, value_name = "FILE", requires = "messages")]
     captured: Option<PathBuf>,
+    /// The running server, to be probed as `assay probe` does by itself: http://HOST:PORT (a large model: --recording)
+    #[arg(long, value_name = "URL", conflicts_with = "recording")]
+    server: Option<String>,
+    /// What a server answered to `assay probe --record FILE`, which can ask less or other prompts
+    #[arg(long, value_name = "FILE")]
+    recording: Option<PathBuf>,
+    /// Environment variable with the server's key, which is sent to no other address and never shown
+    #[arg(long, value_name = "VAR", requires = "server")]
+    api_key_env: Option<String>,
+    /// Seconds that a request to the server may take
+    #[arg(long, value_name = "S", requires = "server", default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..=3600))]
+    timeout: u64,
+    /// The dtype that the model is served in [default: the config's]
+    #[arg(long, value_name = "DTYPE", value_parser = ["bf16", "f16", "f32"])]
+    dtype: Option<String>,
     /// Read every weight: NaN, zeros; all zero points
     #[arg(long)]
     data: bool,
@@ -85,13 +104,28 @@ pub(super) fn run(args: &BisectArgs) -> anyhow::Result<u8> {
         (Some(messages), Some(captured)) => Some(compared(model, messages, captured)?),
         _ => None,
     };
+    let client = args.server.as_deref().map(|url| {
+        let limit = Duration::from_secs(args.timeout);
+        Client::from_env(url, args.api_key_env.as_deref(), limit)
+    });
+    let client = client.transpose()?;
+    let recorded = args.recording.as_deref().map(exchange::load).transpose()?;
+    let source = match (&client, &recorded) {
+        (Some(client), _) => Some(Source::Live(client)),
+        (None, recorded) => recorded.as_deref().map(Source::Recorded),
+    };
+    let dtype = args.dtype.as_deref().map(served_in);
+    ensure!(
+        dtype.is_none() || source.is_some(),
+        "--dtype is of a server: give --server URL or --recording FILE"
+    );
     let kernels = args.backend.map(|on| on.kernels(&args.replaced)).transpose()?;
     let on_kernels =
         engine::Prompt { ids: ids(args, model, trace.as_ref()), chunk: 16, generate: 4 };
     let given = Given {
         trace: trace.as_ref(),
         kernels: kernels.as_ref().map(|k| (k, &on_kernels)),
-        server: None,
+        server: source.map(|source| Server { source, dtype }),
         answer: answer.as_deref(),
         prompt: prompt.as_ref(),
         data: args.data,

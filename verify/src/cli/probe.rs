@@ -1,11 +1,10 @@
 //! `assay probe`.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, bail, ensure};
+use anyhow::{Context, ensure};
 use assay_reference::Dtype;
-use assay_reference::checkpoint::tokenizer::check_ids;
 use assay_reference::checkpoint::{ChatTemplates, Checkpoint, Tokenizer};
 use assay_reference::qwen::Preset;
 use clap::Args;
@@ -15,12 +14,9 @@ use super::run::prompts::read_text;
 use super::{FINDINGS, JsonArgs, PASS, SKIPPED, progress, say};
 use crate::http::Client;
 use crate::report::{self, Envelope, text, write_json, write_text};
-use crate::server::ask::{LENGTHS, Questions, ask, until};
+use crate::server::ask::{Questions, ask};
+use crate::server::wishes::{self, Wishes};
 use crate::server::{Model, State, exchange, judge};
-
-/// What the default prompt says, again and again up to its length.
-const TEXT: &str = "A model that answers is not yet a model that is right. The capital of France is Paris, 12 + 30 = 42, \
-    and water boils at 100 degrees. 一个会回答的模型不一定正确。Numbers decide: compare every position, then ask again. ";
 
 /// Which server, and which model it should be serving.
 #[derive(Debug, Args)]
@@ -64,19 +60,19 @@ pub(super) struct ProbeArgs {
     #[arg(long, value_name = "IDS", value_delimiter = ',', conflicts_with = "prompt")]
     ids: Vec<u32>,
     /// Tokens of the longest prompt; the reference's work grows with it
-    #[arg(long, value_name = "N", default_value_t = 96, value_parser = clap::value_parser!(u32).range(2..=8192))]
+    #[arg(long, value_name = "N", default_value_t = wishes::TOKENS, value_parser = clap::value_parser!(u32).range(2..=8192))]
     tokens: u32,
     /// Prompt lengths [default: 1 to 65, on both sides of where kernels change]
     #[arg(long, value_name = "N", value_delimiter = ',')]
     lengths: Vec<usize>,
     /// Tokens to generate where decoding is looked at
-    #[arg(long, value_name = "N", default_value_t = 12, value_parser = clap::value_parser!(u16).range(1..=512))]
+    #[arg(long, value_name = "N", default_value_t = wishes::GENERATE, value_parser = clap::value_parser!(u16).range(1..=512))]
     generate: u16,
     /// Times that one request is repeated
-    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u16).range(0..=100))]
+    #[arg(long, value_name = "N", default_value_t = wishes::REPEATS, value_parser = clap::value_parser!(u16).range(0..=100))]
     repeats: u16,
     /// Requests at the same time in the batch
-    #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u16).range(0..=64))]
+    #[arg(long, value_name = "N", default_value_t = wishes::BATCH, value_parser = clap::value_parser!(u16).range(0..=64))]
     batch: u16,
     /// JSON file of a conversation [default: one question]
     #[arg(long, value_name = "FILE")]
@@ -91,7 +87,7 @@ pub(super) struct ProbeArgs {
     #[arg(long, value_name = "S", default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..=3600))]
     timeout: u64,
     /// Seconds after which no more is asked
-    #[arg(long, value_name = "S", default_value_t = 900, value_parser = clap::value_parser!(u64).range(1..=86400))]
+    #[arg(long, value_name = "S", default_value_t = wishes::MAX_SECONDS, value_parser = clap::value_parser!(u64).range(1..=86400))]
     max_seconds: u64,
     /// Show every request, not only those that are wrong
     #[arg(long)]
@@ -114,9 +110,7 @@ pub(super) fn run(args: &ProbeArgs) -> anyhow::Result<u8> {
     let preset = args.preset.as_deref().map(Preset::named).transpose()?;
     let dtype = match (preset, args.dtype.as_deref()) {
         (Some(preset), _) => preset.dtype,
-        (None, Some("bf16")) => Dtype::Bf16,
-        (None, Some("f16")) => Dtype::F16,
-        (None, Some(_)) => Dtype::F32,
+        (None, Some(name)) => served_in(name),
         (None, None) => checkpoint.config().dtype,
     };
     let model = Model {
@@ -154,6 +148,15 @@ pub(super) fn run(args: &ProbeArgs) -> anyhow::Result<u8> {
     Ok(code)
 }
 
+/// A dtype of `--dtype`.
+pub(super) fn served_in(name: &str) -> Dtype {
+    match name {
+        "bf16" => Dtype::Bf16,
+        "f16" => Dtype::F16,
+        _ => Dtype::F32,
+    }
+}
+
 /// What a folder may lack; the reason is said.
 fn optional<T>(opened: assay_reference::Result<T>, lacking: &mut Vec<String>) -> Option<T> {
     opened.inspect_err(|e| lacking.push(e.to_string())).ok()
@@ -161,11 +164,9 @@ fn optional<T>(opened: assay_reference::Result<T>, lacking: &mut Vec<String>) ->
 
 /// Asks the server, and keeps what it answered.
 fn asked(args: &ProbeArgs, model: &Model<'_>) -> anyhow::Result<Vec<exchange::Exchange>> {
-    let key = args.api_key_env.as_ref().map(|v| {
-        std::env::var(v).with_context(|| format!("--api-key-env {v}: this variable is not set"))
-    });
     let url = args.url.as_deref().unwrap_or_default();
-    let client = Client::new(url, key.transpose()?, Duration::from_secs(args.timeout))?;
+    let limit = Duration::from_secs(args.timeout);
+    let client = Client::from_env(url, args.api_key_env.as_deref(), limit)?;
     let questions = questions(args, model)?;
     let bar = progress::bar(0);
     let mut step = |i: usize, n: usize, what: &str| {
@@ -182,57 +183,28 @@ fn asked(args: &ProbeArgs, model: &Model<'_>) -> anyhow::Result<Vec<exchange::Ex
 }
 
 fn questions(args: &ProbeArgs, model: &Model<'_>) -> anyhow::Result<Questions> {
-    let config = model.checkpoint.config();
-    let wanted =
-        (args.tokens as usize).min(config.max_position_embeddings.saturating_sub(16).max(2));
-    let ids = match (&args.ids[..], model.tokenizer, &args.prompt) {
-        ([], Some(t), text) => {
-            let mut text = text.clone().unwrap_or_else(|| TEXT.into());
-            let own = t.encode(&text)?;
-            // A prompt of the user's is asked as it is, unless it is longer.
-            if args.prompt.is_none() {
-                text = text.repeat(wanted.div_ceil(own.len()) + 1);
-            }
-            t.encode(&text)?
-        }
-        ([], None, Some(_)) => {
-            bail!("{}: there is no tokenizer for --prompt: give --ids", args.model.display())
-        }
-        // Spread over the vocabulary; every one below it.
-        ([], None, None) => {
-            (0..wanted).map(|i| ((i * 7919 + 13) % config.vocab_size) as u32).collect()
-        }
-        (ids, ..) => ids.to_vec(),
-    };
-    let ids: Vec<u32> = ids.into_iter().take(wanted).collect();
-    check_ids(&ids, config.vocab_size)?;
-    ensure!(!args.lengths.contains(&0), "--lengths: 0 is no length of a prompt");
-    let read_back = |n: usize| {
-        let tokenizer = model.tokenizer?;
-        let text = tokenizer.decode(&ids[..n]).ok()?;
-        (tokenizer.encode(&text).ok()? == ids[..n]).then_some(text)
-    };
-    let texts = (0..=ids.len()).map(|n| if n == 0 { None } else { read_back(n) }).collect();
-    let messages = match (&args.messages, model.templates.is_some()) {
-        (Some(path), _) => {
-            let value: Value = serde_json::from_str(&read_text(path)?)
-                .with_context(|| format!("{}: expected JSON", path.display()))?;
-            let list = value.get("messages").cloned().unwrap_or(value);
-            ensure!(list.is_array(), "{}: expected an array of messages", path.display());
-            Some(list)
-        }
-        (None, true) => Some(json!([{ "role": "user", "content": "1+1?" }])),
-        (None, false) => None,
-    };
-    Ok(Questions {
-        texts,
-        lengths: if args.lengths.is_empty() { LENGTHS.to_vec() } else { args.lengths.clone() },
+    let messages = args.messages.as_deref().map(conversation).transpose()?;
+    let wishes = Wishes {
+        prompt: args.prompt.clone(),
+        ids: args.ids.clone(),
+        tokens: args.tokens as usize,
+        lengths: args.lengths.clone(),
         generate: args.generate.into(),
         repeats: args.repeats.into(),
         batch: args.batch.into(),
         messages,
         served_model: args.served_model.clone(),
-        until: until(args.max_seconds),
-        ids,
-    })
+        max_seconds: args.max_seconds,
+    };
+    wishes.questions(model)
+}
+
+/// The messages of a file.
+fn conversation(path: &Path) -> anyhow::Result<Value> {
+    let shown = path.display();
+    let value: Value = serde_json::from_str(&read_text(path)?)
+        .with_context(|| format!("{shown}: expected JSON"))?;
+    let list = value.get("messages").cloned().unwrap_or(value);
+    ensure!(list.is_array(), "{shown}: expected an array of messages");
+    Ok(list)
 }

@@ -102,10 +102,8 @@ pub(super) fn run(args: &TemplateArgs) -> anyhow::Result<u8> {
         });
     }
     if let Some(url) = &args.server {
-        let key = args.api_key_env.as_ref().map(|v| {
-            std::env::var(v).with_context(|| format!("--api-key-env {v}: this variable is not set"))
-        });
-        let client = Client::new(url, key.transpose()?, Duration::from_secs(args.timeout))?;
+        let limit = Duration::from_secs(args.timeout);
+        let client = Client::from_env(url, args.api_key_env.as_deref(), limit)?;
         server(args, &client, &request, &tokenizer, &mut body)?;
     }
     args.json.say(&shown(&body));
@@ -182,15 +180,7 @@ fn server(
     }
     let theirs = tokens(&reply.json("/tokenize of the messages")?)?;
     let with = format!("{url}/tokenize of the messages");
-    let same = theirs == body.ids;
-    // By bytes where the ids are this tokenizer's: the place in the text tells more.
-    let comparison = match tokenizer.decode(&theirs) {
-        Ok(text) if !same && text != body.text => {
-            template::bytes(&body.text, text.as_bytes(), &with, "server.template_differs")
-        }
-        _ => template::ids(&body.ids, &theirs, tokenizer, &with, "server.template_differs"),
-    };
-    body.comparisons.push(comparison);
+    body.comparisons.push(template::chat(&body.text, &body.ids, &theirs, tokenizer, &with));
     Ok(())
 }
 

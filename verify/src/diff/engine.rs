@@ -164,7 +164,13 @@ pub fn diff(
     let stretches = forward::classify(checkpoint, &trace, None, progress)?;
     let report = |s: forward::Stretch| NodeReport::new(&s.probe, forward::NAME, s.judgement);
     nodes.extend(stretches.into_iter().map(report));
-    Ok(DiffReport { dtype: Dtype::Bf16, preset: None, nodes, growth: Vec::new() })
+    Ok(DiffReport {
+        dtype: Dtype::Bf16,
+        preset: None,
+        notes: String::new(),
+        nodes,
+        growth: Vec::new(),
+    })
 }
 
 /// What the forward's judge reads.
@@ -189,6 +195,7 @@ fn recorded(
         layers: checkpoint.config().num_hidden_layers,
         files: Vec::new(),
         notes: String::new(),
+        ranks_differ: Vec::new(),
         probes: BTreeMap::new(),
     };
     trace::save(dir, manifest, &tensors)?;

@@ -10,12 +10,15 @@ pub use super::probe::probe;
 use assay_reference::arith::math;
 
 use super::Table;
-use crate::diff::{DiffReport, NodeReport};
+use crate::diff::{DiffReport, NodeReport, RANKS};
 use crate::finding::Finding;
 use crate::forward;
 use crate::judge::{Judgement, Verdict};
 use crate::mutants::{EditReport, Kind};
 use crate::suite::KernelReport;
+
+/// Characters of a trace's notes that are shown.
+const MOST_NOTES: usize = 1000;
 
 /// The table of `assay check` and what is to be said below it.
 pub fn check(reports: &[KernelReport]) -> String {
@@ -217,8 +220,9 @@ fn equal_by_op(report: &DiffReport, preset: &str) -> String {
 }
 
 fn summary(report: &DiffReport) -> String {
+    let judged = report.nodes.iter().filter(|n| n.op != RANKS);
     let (forward, ops): (Vec<&NodeReport>, Vec<&NodeReport>) =
-        report.nodes.iter().partition(|n| n.op == forward::NAME);
+        judged.partition(|n| n.op == forward::NAME);
     let free_running = (!forward.is_empty()).then(|| {
         let passed = forward.iter().filter(|n| n.judgement.verdict.is_pass()).count();
         format!("{passed} of {} recorded outputs are what a right forward computes", forward.len())
@@ -227,6 +231,11 @@ fn summary(report: &DiffReport) -> String {
     let mut text = [op_by_op, free_running].into_iter().flatten().collect::<Vec<_>>().join("\n");
     text += "\n";
     text += &coverage(report);
+    if !report.notes.is_empty() {
+        let shown: String = report.notes.chars().take(MOST_NOTES).collect();
+        let more = if shown.len() < report.notes.len() { " ..." } else { "" };
+        text += &format!("the trace says: {}{more}\n", shown.escape_debug());
+    }
     text
 }
 

@@ -392,7 +392,7 @@ fn exchange(client: &Client, name: &str, method: &str, path: &str, request: Valu
         error: None,
     };
     match reply {
-        Ok(reply) => e.answered(reply.status, client.redacted(&reply.body).as_ref()),
+        Ok(reply) => e.answered(reply.status, &reply.body),
         Err(error) => e.error = Some(error.to_string()),
     }
     e

@@ -19,6 +19,7 @@ mod solve;
 mod spread;
 mod state;
 mod text;
+pub mod wishes;
 
 use assay_reference::checkpoint::{ChatTemplates, Checkpoint, Tokenizer};
 use assay_reference::qwen::{Preset, Wiring};
@@ -36,6 +37,9 @@ use crate::finding::Finding;
 
 /// The most rows without log-probabilities that are looked at: each is a forward of its own.
 const MOST_TOKENS: usize = 16;
+
+/// Notes that are kept.
+const NOTES: usize = 20;
 
 /// Why nothing is said of numbers.
 const NOT_FINITE: &str = "the numbers: the reference forward itself is not finite on these prompts; run `assay audit MODEL --data`";
@@ -98,6 +102,12 @@ pub struct Report {
     pub notes: Vec<String>,
     /// What could not be looked at, and what would be needed.
     pub not_tested: Vec<String>,
+    /// Prompt lengths that tell answers without numbers from others: `for prompts of 1 to 50 tokens, and not for ...`.
+    #[serde(skip)]
+    pub not_finite_lengths: Option<String>,
+    /// Conversations of which the server has the same token ids as the model's own template.
+    #[serde(skip)]
+    pub same_chats: usize,
 }
 
 /// All that was compared.
@@ -136,12 +146,18 @@ pub fn judge(
         hypotheses: 0,
         notes: Vec::new(),
         not_tested: offers::not_tested(exchanges, &evidence, model),
+        not_finite_lengths: None,
+        same_chats: 0,
     };
     Judge { model, exchanges, evidence: &evidence, report: &mut report, progress }.all()?;
     for (i, why) in &evidence.unused {
         report.notes.push(format!("`{}` was not used: {why}", exchanges[*i].name));
     }
-    report.notes.truncate(20);
+    let more = report.notes.len().saturating_sub(NOTES);
+    if more > 0 {
+        report.notes.truncate(NOTES);
+        report.notes.push(format!("and {more} more notes"));
+    }
     Ok(report)
 }
 
@@ -160,7 +176,10 @@ impl Judge<'_, '_> {
         let not_finite = state::not_finite(exchanges, self.evidence);
         let constant = state::constant(exchanges, rows, vocabulary);
         let (was_not_finite, was_constant) = (not_finite.is_some(), constant.is_some());
-        self.report.findings.extend(not_finite);
+        if let Some((item, lengths)) = not_finite {
+            self.report.findings.push(item);
+            self.report.not_finite_lengths = lengths;
+        }
         self.report.findings.extend(constant);
         self.report.findings.extend(state::not_a_distribution(exchanges, rows, vocabulary));
 

@@ -18,8 +18,11 @@ const MOST: f64 = 1.02;
 /// Places that are named.
 const SHOWN: usize = 3;
 
-/// Log-probabilities that could not be told.
-pub(super) fn not_finite(exchanges: &[Exchange], evidence: &Evidence) -> Option<Item> {
+/// Log-probabilities that could not be told, and the prompt lengths that separate them from others, if some do.
+pub(super) fn not_finite(
+    exchanges: &[Exchange],
+    evidence: &Evidence,
+) -> Option<(Item, Option<String>)> {
     let signs = &evidence.not_finite;
     let first = signs.first()?;
     let bad: BTreeSet<usize> = signs.iter().map(|s| s.exchange).collect();
@@ -37,13 +40,14 @@ pub(super) fn not_finite(exchanges: &[Exchange], evidence: &Evidence) -> Option<
     let good: BTreeSet<usize> = told.filter(|e| !bad.contains(e)).collect();
     let (w, r): (Vec<usize>, Vec<usize>) =
         (bad.iter().filter_map(length).collect(), good.iter().filter_map(length).collect());
-    if let Some(text) = threshold(&w, &r) {
+    let lengths = threshold(&w, &r);
+    if let Some(text) = &lengths {
         what.push(format!("it happens {text}"));
     } else if good.is_empty() {
         what.push("no answer with log-probabilities is free of it".into());
     }
     let place = place(&exchanges[first.exchange]);
-    Some(Item::new("server.logits_not_finite", place, what.join("; ")))
+    Some((Item::new("server.logits_not_finite", place, what.join("; ")), lengths))
 }
 
 /// Where a finding is seen.

@@ -49,7 +49,7 @@ pub(super) fn compare(
             found.push(item);
         }
     };
-    let mut same = 0;
+    let (mut same, mut same_chats) = (0, 0);
     let mut lacking: Vec<String> = Vec::new();
     for e in exchanges.iter().filter(|e| e.path == "/tokenize" && e.ok()) {
         let mut lacks = |what: String| lacking.push(format!("{}: {what}", place(e)));
@@ -93,6 +93,7 @@ pub(super) fn compare(
             template::ids(&ours, &theirs, tokenizer, &place(e), "server.tokenizer_differs").finding
         };
         same += usize::from(item.is_none());
+        same_chats += usize::from(item.is_none() && e.request.get("messages").is_some());
         add(item);
     }
     for (i, given, ran) in &evidence.changed {
@@ -117,6 +118,7 @@ pub(super) fn compare(
     }
     report.findings.extend(found);
     report.not_tested.extend(lacking);
+    report.same_chats = same_chats;
     if same > 0 {
         report.notes.push(format!("{same} prompts have the same token ids at the server as here"));
     }
@@ -126,11 +128,5 @@ pub(super) fn compare(
 fn chat(model: &Model<'_>, text: &str, theirs: &[u32], with: &str) -> Option<Item> {
     let tokenizer = model.tokenizer?;
     let ours = tokenizer.encode_rendered(text).ok()?;
-    // By bytes where the ids are this tokenizer's: the place in the text tells more.
-    match tokenizer.decode(theirs) {
-        Ok(other) if ours != theirs && other != text => {
-            template::bytes(text, other.as_bytes(), with, "server.template_differs").finding
-        }
-        _ => template::ids(&ours, theirs, tokenizer, with, "server.template_differs").finding,
-    }
+    template::chat(text, &ours, theirs, tokenizer, with).finding
 }

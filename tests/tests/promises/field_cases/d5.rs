@@ -83,6 +83,7 @@ fn diff(tokens: usize, angle: Angle) -> DiffReport {
         layers: checkpoint.config().num_hidden_layers,
         files: Vec::new(),
         notes: String::new(),
+        ranks_differ: Vec::new(),
         probes: BTreeMap::new(),
     };
     trace::save(dir.path(), manifest, &recording(tokens, angle)).expect("a new folder");

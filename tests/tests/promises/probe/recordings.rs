@@ -55,7 +55,9 @@ fn sound_vllm_is_right() {
 
 #[test]
 fn another_theta_is_named() {
-    explained(&judged(&trained(), &recorded("rope_theta"), None), "A300", "10000");
+    let report = judged(&trained(), &recorded("rope_theta"), None);
+    explained(&report, "A300", "is 10000 instead of 1000000");
+    assert_eq!(report.explanations[0].code, "A300", "{:#?}", report.explanations);
 }
 
 /// Half more on q_norm is half more on every score of that layer.

@@ -21,10 +21,10 @@ use serde_json::{Value, json};
 
 use super::{codes, judged};
 
-type Answer = dyn Fn(&str, &Value) -> (u16, String) + Send + Sync;
+pub(crate) type Answer = dyn Fn(&str, &Value) -> (u16, String) + Send + Sync;
 
 /// Serves on a port of its own, each connection in a thread.
-fn serve(answer: Arc<Answer>) -> String {
+pub(crate) fn serve(answer: Arc<Answer>) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let address = format!("http://{}", listener.local_addr().expect("an address"));
     std::thread::spawn(move || {
@@ -87,7 +87,7 @@ fn exponential(x: f64) -> f64 {
 }
 
 /// What vLLM answers to a completion, from the reference. `edit` changes a row, given the prompt's length and the row's.
-fn completion(
+pub(super) fn completion(
     checkpoint: &Checkpoint,
     request: &Value,
     edit: &dyn Fn(usize, usize, &mut Vec<f64>),
@@ -137,7 +137,9 @@ fn completion(
 }
 
 /// What a server answers to all, given what it makes of a completion.
-fn server(of: impl Fn(&Checkpoint, &Value) -> (u16, String) + Send + Sync + 'static) -> String {
+pub(super) fn server(
+    of: impl Fn(&Checkpoint, &Value) -> (u16, String) + Send + Sync + 'static,
+) -> String {
     serving(&model(), of)
 }
 
@@ -153,12 +155,12 @@ fn serving(
     }))
 }
 
-fn ok(value: &Value) -> (u16, String) {
+pub(super) fn ok(value: &Value) -> (u16, String) {
     (200, value.to_string())
 }
 
 /// Asks little, in f32, and judges.
-fn probed(url: &str) -> (Report, Vec<Exchange>) {
+pub(super) fn probed(url: &str) -> (Report, Vec<Exchange>) {
     probed_as(&model(), url)
 }
 
@@ -239,7 +241,7 @@ fn constant_and_collapsed_logits_have_names_of_their_own() {
 }
 
 /// Noise that depends on the row and the token: no forward is like that.
-fn noise(row: &mut [f64], by: f64) {
+pub(super) fn noise(row: &mut [f64], by: f64) {
     for (i, x) in row.iter_mut().enumerate() {
         *x += by * (((i * 7919) % 101) as f64 / 101.0 - 0.5);
     }
@@ -316,18 +318,14 @@ fn an_altered_tensor_is_named() {
     assert!(found.iter().any(|f| f.code == "A4D0" && named(&f.text)), "{found:#?}");
 }
 
-/// What is no OpenAI-compatible server ends with a message and exit code 2; a slow or huge answer in time; the key is
-/// nowhere.
+/// What is no OpenAI-compatible server ends with a message and exit code 2; a slow or huge answer in time.
 #[test]
 fn what_is_no_server_is_said_within_time() {
     let dir = tempfile::tempdir().expect("a folder");
     let record = dir.path().join("r.json").to_string_lossy().into_owned();
     let model = model().to_string_lossy().into_owned();
     let refused = |url: &str, named: &[&str]| {
-        cli::refused(
-            ["probe", url, "--model", &model, "--timeout", "1", "--record", &record],
-            named,
-        );
+        cli::refused(["probe", url, "--model", &model, "--record", &record], named);
     };
     refused(
         &serve(Arc::new(|_, _| (200, "<html>hello".into()))),
@@ -338,7 +336,7 @@ fn what_is_no_server_is_said_within_time() {
         std::thread::sleep(Duration::from_secs(4));
         (200, "{}".into())
     }));
-    refused(&slow, &["timeout"]);
+    cli::refused(["probe", &slow, "--model", &model, "--timeout", "1"], &["timeout"]);
     refused("https://127.0.0.1:1", &["https"]);
     refused(&serve(Arc::new(|_, _| (401, "no".into()))), &["--api-key-env"]);
 
@@ -353,4 +351,51 @@ fn what_is_no_server_is_said_within_time() {
     assert!(run.stdout.contains("nothing could be compared"), "{run:#?}");
     let replayed = cli::assay(["probe", "--replay", &record, "--model", &model]);
     assert_eq!(replayed.code, 3, "{replayed:#?}");
+}
+
+/// A server that repeats the key in all that it answers: it is in nothing that is printed, reported or recorded.
+#[test]
+fn the_key_is_shown_and_recorded_nowhere() {
+    const KEY: &str = "sk-4f9c/1+7a==";
+    let dir = tempfile::tempdir().expect("a folder");
+    let file = |name: &str| dir.path().join(name);
+    let (record, json) = (file("r.json"), file("report.json"));
+    let talkative = |path: &str, _: &Value| match path {
+        "/v1/models" => (200, json!({ "data": [{ "id": "tiny", "key": KEY }] }).to_string()),
+        "/version" => (200, json!({ "version": format!("1 for {KEY}") }).to_string()),
+        "/v1/completions" => {
+            (400, json!({ "error": format!("Bearer {KEY} is refused") }).to_string())
+        }
+        _ => (500, format!("<html>{KEY}")),
+    };
+    let model = model();
+    let probe = |url: &str, key: &str, more: &[&std::ffi::OsStr]| {
+        let out = std::process::Command::new(cli::binary())
+            .env("PROBE_KEY", key)
+            .args(["probe", url, "--lengths", "2", "--api-key-env", "PROBE_KEY", "--model"])
+            .arg(&model)
+            .args(more)
+            .output()
+            .expect("assay starts");
+        let text = |bytes: Vec<u8>| String::from_utf8(bytes).expect("UTF-8");
+        (out.status.code(), text(out.stdout), text(out.stderr))
+    };
+    let files = ["--record".as_ref(), record.as_os_str(), "--json".as_ref(), json.as_os_str()];
+    let (code, stdout, stderr) = probe(&serve(Arc::new(talkative)), KEY, &files);
+    assert_eq!(code, Some(3), "{stdout}{stderr}");
+    let written = |path| std::fs::read_to_string(path).expect("a file");
+    for text in [&stdout, &stderr, &written(&record), &written(&json)] {
+        assert!(!text.contains(KEY) && !text.contains("4f9c"), "{text}");
+    }
+    assert!(stdout.contains("***") && written(&record).contains("1 for ***"), "{stdout}");
+
+    // One that answers in words.
+    let (code, _, stderr) = probe(&serve(Arc::new(|_, _| (200, KEY.into()))), KEY, &[]);
+    assert!(code == Some(2) && stderr.contains("***") && !stderr.contains("4f9c"), "{stderr}");
+    for (key, said) in
+        [("short", "5 characters"), ("", "0 characters"), ("long enough\n", "white space")]
+    {
+        let (code, _, stderr) = probe("http://127.0.0.1:9", key, &[]);
+        assert!(code == Some(2) && stderr.contains(said), "{key:?}: {stderr}");
+    }
 }

@@ -26,7 +26,7 @@ This is started by assay, which sends cases on its standard input (docs/exec.md)
   python -m assay_taps.exec --op rms_norm --with mykernels:my_rms_norm
 
 A function of yours gets torch tensors by the names of the op's arguments, and `params`, a dict; it returns a
-tensor, or a dict by output name. It may raise NotImplementedError for cases that it does not take.
+tensor, a tuple in the order of the op's outputs, or a dict by output name. It may raise NotImplementedError for cases that it does not take.
 """
 
 
@@ -108,7 +108,7 @@ class Child:
         out = self.function(**arguments, params=params)
         if self.device.type == "cuda":
             self.torch.cuda.synchronize(self.device)
-        return named(out), time.perf_counter() - started
+        return named(self.op, out), time.perf_counter() - started
 
 
 def user_function(name):
@@ -121,14 +121,23 @@ def user_function(name):
         raise TapError(f"--with {name}: {module} has no {function}") from None
 
 
-def named(out):
-    """Outputs by name: a tensor is `output`."""
+def named(op, out):
+    """Outputs by name: a tensor is the first, a tuple or list has all of them in the op's order."""
+    from assay_taps.exec.params import OUTPUTS
     from assay_taps.tensors import is_torch
 
+    names = OUTPUTS.get(op, ("output",))
     if is_torch(out):
-        out = {"output": out}
+        out = {names[0]: out}
+    if isinstance(out, (tuple, list)):
+        if len(out) != len(names):
+            raise TypeError(f"the function returned {len(out)} values: {op} has {', '.join(names)}")
+        out = dict(zip(names, out))
     if not isinstance(out, dict) or not all(is_torch(t) for t in out.values()):
-        raise TypeError(f"the function returned {type(out).__name__}: expected a tensor, or a dict of tensors by name")
+        raise TypeError(
+            f"the function returned {type(out).__name__}: expected a tensor, a tuple of tensors ({', '.join(names)}), or "
+            "a dict of tensors by name"
+        )
     return out
 
 

@@ -22,6 +22,8 @@ _DEQUANT = {
     "zero_nibbles": "low_first", "packing": "along_k", "straddle": "joined", "zero_straddle": "joined",
     "misread_bits": None, "negated": False, "fused_zero": False, "slip": "none",
 }  # fmt: skip
+# Outputs of an op in its order, where there is not one called `output`.
+OUTPUTS = {"add_rms_norm": ("output", "residual"), "kv_store": ("k_cache", "v_cache")}
 DEFAULTS = {
     "embedding": {"offset": 0, "scaled": False, "ids_of_16_bits": False},
     "rms_norm": _NORM,

@@ -154,6 +154,7 @@ impl<'s> Recorder<'s> {
             layers: checkpoint.config().num_hidden_layers,
             files: Vec::new(),
             notes: self.selection.notes(),
+            ranks_differ: Vec::new(),
             probes: BTreeMap::new(),
         };
         trace::save(dir, manifest, &tensors).with_context(|| "the trace was not written")

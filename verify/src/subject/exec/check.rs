@@ -277,10 +277,20 @@ fn related(
     (op, dtype): (&str, Dtype),
     settings: &Settings,
 ) -> anyhow::Result<Vec<Finding>> {
-    let subject = Asked { op, session: Mutex::new(session), known: Mutex::default() };
+    let subject = Asked {
+        op,
+        session: Mutex::new(session),
+        known: Mutex::default(),
+        trouble: Mutex::default(),
+    };
     let claims = Claims { batch_invariant: settings.batch_invariant, scope: settings.scope };
     let relations = cases::relations(op, dtype, settings.seed);
-    let broken = relations::check_all(&subject, &relations, claims)?;
+    let broken = relations::check_all(&subject, &relations, claims);
+    // A case that could not be asked is none that the child does not take.
+    if let Some(error) = subject.trouble.into_inner().unwrap_or_else(PoisonError::into_inner) {
+        return Err(error);
+    }
+    let broken = broken?;
     let known = subject.known.into_inner().unwrap_or_else(PoisonError::into_inner);
     let failed = known.into_iter().filter_map(|(_, answer)| match answer {
         Answer::Failed(finding) => Some(finding),
@@ -297,18 +307,29 @@ struct Asked<'a> {
     op: &'a str,
     session: Mutex<&'a mut Session>,
     known: Mutex<Vec<(Case, Answer)>>,
+    /// The first reason for which a case could not be asked.
+    trouble: Mutex<Option<anyhow::Error>>,
 }
 
 impl Asked<'_> {
-    fn answer(&self, case: &Case) -> anyhow::Result<Answer> {
+    /// `None` when it could not be asked.
+    fn answer(&self, case: &Case) -> Option<Answer> {
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((_, answer)) = known.iter().find(|(asked, _)| asked == case) {
-            return Ok(answer.clone());
+            return Some(answer.clone());
         }
         let mut session = self.session.lock().unwrap_or_else(PoisonError::into_inner);
-        let answer = session.ask(case, "a case of a relation")?;
-        known.push((case.clone(), answer.clone()));
-        Ok(answer)
+        match session.ask(case, "a case of a relation") {
+            Ok(answer) => {
+                known.push((case.clone(), answer.clone()));
+                Some(answer)
+            }
+            Err(error) => {
+                let mut first = self.trouble.lock().unwrap_or_else(PoisonError::into_inner);
+                first.get_or_insert(error);
+                None
+            }
+        }
     }
 }
 
@@ -318,14 +339,15 @@ impl Subject for Asked<'_> {
     }
 
     fn takes(&self, case: &Case) -> bool {
-        matches!(self.answer(case), Ok(Answer::Outputs(_)))
+        matches!(self.answer(case), Some(Answer::Outputs(_)))
     }
 
     fn run(&self, case: &Case) -> assay_reference::Result<Tensor> {
         let none = |what: String| Error::Request(format!("the child has no output: {what}"));
-        match self.answer(case).map_err(|e| none(format!("{e:#}")))? {
-            Answer::Outputs(outputs) if !outputs.is_empty() => Ok(outputs[0].1.clone()),
-            other => Err(none(format!("{other:?}"))),
+        match self.answer(case) {
+            Some(Answer::Outputs(outputs)) if !outputs.is_empty() => Ok(outputs[0].1.clone()),
+            Some(other) => Err(none(format!("{other:?}"))),
+            None => Err(none("the case could not be asked".into())),
         }
     }
 }

@@ -1,9 +1,10 @@
 //! Entries of a ledger: a child is known by the code that its processes mapped.
 
+use anyhow::ensure;
 use assay_hip::{BackendKind, Identity, sha256};
 use assay_reference::ops::Scope;
 
-use super::{Checked, Hello, Session};
+use super::{Answer, Checked, Hello, Session};
 use crate::ledger::{Entry, MappedObject, mapped_objects, objects_key};
 
 /// This machine's architecture for what computes on the CPU; else the name of the device, since the same
@@ -15,12 +16,22 @@ fn arch(hello: &Hello) -> String {
     hello.details.get("gpu").unwrap_or(&hello.device).clone()
 }
 
+/// What there is in place of outputs.
+fn why(answer: &Answer) -> String {
+    match answer {
+        Answer::Outputs(_) => "outputs".into(),
+        Answer::Unsupported(what) => format!("it refuses it: {what}"),
+        Answer::Failed(finding) => finding.text.clone(),
+        Answer::GivenUp => "it has failed too often".into(),
+    }
+}
+
 /// An entry for each check that verified something. To be called when the checks are over and the child
 /// still runs: only then has it loaded what the ops need. One that is gone is started again and asked
 /// one case of each op.
 ///
 /// # Errors
-/// When the child does not start again, or what it runs cannot be read.
+/// When the child does not start again, does not answer what it has answered before, or what it runs cannot be read.
 pub fn entries(
     session: &mut Session,
     checked: &[Checked],
@@ -30,7 +41,15 @@ pub fn entries(
     if session.child.is_none() {
         session.renew();
         for g in checked.iter().filter_map(Checked::answered) {
-            session.ask(&g.case, &g.label)?;
+            let answer = session.ask(&g.case, &g.label)?;
+            ensure!(
+                matches!(answer, Answer::Outputs(_)),
+                "{}: {}: was answered in the check, and is not answered by the child that was started again: {}; there is \
+                 nothing to enter in a ledger",
+                session.program.line(),
+                g.label,
+                why(&answer)
+            );
         }
     }
     let mut objects: Vec<MappedObject> = Vec::new();
