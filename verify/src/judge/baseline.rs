@@ -1,11 +1,11 @@
 //! The first pass: which conventions explain which runs.
 
 use assay_reference::Result;
-use assay_reference::ops::{Op, Tile};
+use assay_reference::ops::{Op, Setup, Tile};
 use rayon::prelude::*;
 
 use super::accept::Metrics;
-use super::search::{Convention, Run};
+use super::search::{Convention, Run, TellTale};
 use super::sieve::Sieve;
 use super::{Observation, Options};
 
@@ -17,6 +17,8 @@ pub(super) struct Baseline {
     pub(super) tried: Vec<bool>,
     /// Metrics of the defaults, accepted or not.
     pub(super) defaults: Metrics,
+    /// Of a product some columns of the rows below.
+    first: Option<Tile>,
     /// Rows that refuse most wrong hypotheses.
     pub(super) tile: Tile,
     /// Whether they are all rows.
@@ -31,14 +33,14 @@ impl Baseline {
     /// Tries the defaults, which the others are looked at against.
     pub(super) fn new<O: Op>(run: &Run<'_, O>, conventions: usize) -> Baseline {
         let (expected, defaults) = run.compare(&run.base, &Tile::ALL);
-        let (worst, tile) = run.tell_tale_rows(&expected);
-        let sieve = Sieve::new(run, worst, &expected);
+        let TellTale { sieve, first, rows: tile } = run.tell_tale(&expected);
+        let sieve = Sieve::new(run, sieve, &expected);
         let (mut by_convention, mut tried) = (vec![None; conventions], vec![false; conventions]);
         by_convention[0] = defaults.accepted().then_some(defaults);
         tried[0] = true;
         let tile_is_all = tile.rows_of(run.spec.rows()).len() == run.spec.rows();
         let radius = expected.radius;
-        Baseline { by_convention, tried, defaults, tile, tile_is_all, sieve, radius }
+        Baseline { by_convention, tried, defaults, first, tile, tile_is_all, sieve, radius }
     }
 
     /// Tries those of the conventions named that were not tried yet.
@@ -53,15 +55,23 @@ impl Baseline {
                 continue;
             }
             let setup = run.setup(&conventions[i].edits);
-            if !self.sieve.passes(run, &setup) {
-                continue;
-            }
-            let part = run.compare(&setup, &self.tile).1;
-            if part.accepted() {
+            if let Some(part) = self.part(run, &setup) {
                 let whole = if self.tile_is_all { part } else { run.compare(&setup, &Tile::ALL).1 };
                 self.by_convention[i] = whole.accepted().then_some(whole);
             }
         }
+    }
+
+    /// The metrics of the rows, unless a look at them refuses the setup.
+    pub(super) fn part<O: Op>(&self, run: &Run<'_, O>, setup: &Setup<O>) -> Option<Metrics> {
+        let accepted = |tile: &Tile| Some(run.compare(setup, tile).1).filter(Metrics::accepted);
+        if !self.sieve.passes(run, setup) {
+            return None;
+        }
+        if let Some(first) = &self.first {
+            accepted(first)?;
+        }
+        accepted(&self.tile)
     }
 
     pub(super) fn accepts(&self, convention: usize) -> bool {

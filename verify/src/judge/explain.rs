@@ -70,11 +70,7 @@ impl<O: Op> Subject<'_, O> {
                     let mut wrong = setup.clone();
                     (fault.edit)(&mut wrong);
                     self.progress.tried();
-                    if !baseline.sieve.passes(run, &wrong)
-                        || !run.compare(&wrong, &baseline.tile).1.accepted()
-                    {
-                        return None;
-                    }
+                    baseline.part(run, &wrong)?;
                     let whole = run.compare(&wrong, &Tile::ALL).1;
                     whole.accepted().then(|| Explanation {
                         key: key(fault),
@@ -146,9 +142,7 @@ impl<O: Op> Subject<'_, O> {
         faults.iter().filter(|f| key(f) == *wanted).any(|fault| {
             let mut wrong = setup.clone();
             (fault.edit)(&mut wrong);
-            !b.sieve.passes(run, &wrong)
-                || !run.compare(&wrong, &b.tile).1.accepted()
-                || !run.compare(&wrong, &Tile::ALL).1.accepted()
+            b.part(run, &wrong).is_none() || !run.compare(&wrong, &Tile::ALL).1.accepted()
         })
     }
 }

@@ -78,6 +78,16 @@ impl<O: Op> Clone for Combination<O> {
     }
 }
 
+/// Columns of a product that are looked at first.
+const COLUMNS: usize = 32;
+
+/// Tiles that refuse most wrong hypotheses, from the cheapest to the dearest.
+pub(super) struct TellTale {
+    pub(super) sieve: Tile,
+    pub(super) first: Option<Tile>,
+    pub(super) rows: Tile,
+}
+
 /// A run with what is needed to evaluate hypotheses on it.
 pub(super) struct Run<'a, O: Op> {
     pub(super) observation: &'a Observation,
@@ -144,10 +154,15 @@ impl<'a, O: Op> Run<'a, O> {
 
     /// The observed elements of a tile.
     pub(super) fn observed(&self, tile: &Tile) -> Vec<f64> {
+        self.part(tile, &self.observed)
+    }
+
+    /// The elements of a tile, of all.
+    pub(super) fn part(&self, tile: &Tile, all: &[f64]) -> Vec<f64> {
         let cols = self.spec.cols();
         let mut out = Vec::new();
         for r in tile.rows_of(self.spec.rows()) {
-            tile.pick(&self.observed[r * cols..(r + 1) * cols], &mut out);
+            tile.pick(&all[r * cols..(r + 1) * cols], &mut out);
         }
         out
     }
@@ -175,23 +190,38 @@ impl<'a, O: Op> Run<'a, O> {
         (e, m)
     }
 
-    /// Rows that tell hypotheses apart: those where the defaults err most, and these with both ends.
-    pub(super) fn tell_tale_rows(&self, e: &Expected) -> (Vec<usize>, Tile) {
+    /// Rows that tell hypotheses apart: those where the defaults err most, and these with both ends. Of
+    /// a product also columns, since it costs as much as it has columns: the worst ones, and others evenly.
+    pub(super) fn tell_tale(&self, e: &Expected) -> TellTale {
         let (rows, cols) = (self.spec.rows(), self.spec.cols());
         let output = self.rounding(&self.base);
         let worst = |r: usize| {
-            (r * cols..(r + 1) * cols)
-                .map(|i| ratio(self.observed[i], e, i, output))
-                .fold(0.0, f64::max)
+            (0..cols)
+                .map(|c| (ratio(self.observed[r * cols + c], e, r * cols + c, output), c))
+                .fold((0.0, 0), |a: (f64, usize), b| if b.0 > a.0 { b } else { a })
         };
-        let mut order: Vec<(usize, f64)> = (0..rows).map(|r| (r, worst(r))).collect();
-        order.sort_by(|a, b| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0)));
+        let mut order: Vec<(usize, (f64, usize))> = (0..rows).map(|r| (r, worst(r))).collect();
+        order.sort_by(|a, b| b.1.0.total_cmp(&a.1.0).then(a.0.cmp(&b.0)));
         let worst: Vec<usize> = order.iter().take(2).map(|(r, _)| *r).collect();
         let mut picked = worst.clone();
         picked.extend([0, rows - 1]);
         picked.sort_unstable();
         picked.dedup();
-        (worst, Tile { rows: Some(picked), cols: None })
+        let name = O::name(&self.base.params);
+        let product = name == "matmul" || name.ends_with("_gemm");
+        let columns = (product && cols >= 4 * COLUMNS).then(|| {
+            let evenly = (0..COLUMNS).map(|i| i * cols / COLUMNS);
+            let mut all: Vec<usize> = evenly.chain(order.iter().take(2).map(|o| o.1.1)).collect();
+            all.sort_unstable();
+            all.dedup();
+            all
+        });
+        let narrow = |rows: &[usize]| Tile { rows: Some(rows.to_vec()), cols: columns.clone() };
+        TellTale {
+            sieve: narrow(&worst),
+            first: columns.is_some().then(|| narrow(&picked)),
+            rows: Tile { rows: Some(picked), cols: None },
+        }
     }
 
     /// `label: 3 of 120 elements outside, worst at [1, 5]: expected 1.5, got 2.5 (40 x its budget)`.

@@ -1,4 +1,5 @@
-//! A first look at a hypothesis: its plain f64 values on the two rows where the defaults err most.
+//! A first look at a hypothesis: its plain f64 values on the two rows where the defaults err most, of a product in
+//! some of its columns.
 //!
 //! The bound costs many times the value. A right hypothesis is within its bound of nearly every
 //! element, so one that is far from most of them needs no bound to be refused. What passes here is
@@ -15,7 +16,7 @@ const ULPS: f64 = 32.0;
 /// So many radii of the defaults are.
 const RADII: f64 = 16.0;
 
-/// The rows and what was stored there.
+/// The tile and what was stored there.
 pub(super) struct Sieve {
     tile: Tile,
     observed: Vec<f64>,
@@ -24,12 +25,9 @@ pub(super) struct Sieve {
 }
 
 impl Sieve {
-    /// Over `rows`; `whole` is the defaults' expectation for every element.
-    pub(super) fn new<O: Op>(run: &Run<'_, O>, rows: Vec<usize>, whole: &Expected) -> Sieve {
-        let cols = run.spec.cols();
-        let radius = rows.iter().flat_map(|r| &whole.radius[r * cols..(r + 1) * cols]);
-        let radius = radius.copied().collect();
-        let tile = Tile { rows: Some(rows), cols: None };
+    /// Over a tile; `whole` is the defaults' expectation for every element.
+    pub(super) fn new<O: Op>(run: &Run<'_, O>, tile: Tile, whole: &Expected) -> Sieve {
+        let radius = run.part(&tile, &whole.radius);
         Sieve { observed: run.observed(&tile), tile, radius }
     }
 
