@@ -129,6 +129,10 @@ impl Compiler {
         if is_x86_feature_detected!("fma") && is_x86_feature_detected!("avx2") {
             flags.extend(["-mfma", "-mavx2"]);
         }
+        if mode == Mode::Checked {
+            // A check that is the last call of a kernel would otherwise return past the line that made it.
+            flags.push("-fno-optimize-sibling-calls");
+        }
         match (mode, self.is_clang()) {
             (Mode::Plain, _) => flags.push("-O3"),
             (Mode::Checked, true) => flags.extend([
