@@ -228,7 +228,8 @@ fn as_a_whole(stretches: &[&NodeReport], ops: &[&NodeReport], convicted: &[Evide
         return Outcome::NotTestable { needs: needs.into() };
     }
     let mut named: BTreeMap<usize, String> = BTreeMap::new();
-    for node in ops {
+    // Ranks that differ say nothing of rank 0's numbers, which are the recorded ones.
+    for node in ops.iter().filter(|n| n.op != diff::RANKS) {
         for f in node.judgement.verdict.findings().iter().filter(|f| f.code != "A001") {
             if let Some(layer) = layer_of(&node.probe) {
                 named.entry(layer).or_insert_with(|| format!("{} {}", f.code, f.name));

@@ -148,6 +148,11 @@ pub(super) fn contradiction(
     Some(Contradiction { item, wrong })
 }
 
+/// Requests that groups are of.
+fn requests(groups: &mut dyn Iterator<Item = &Group>) -> usize {
+    groups.map(|g| g.exchange).collect::<BTreeSet<_>>().len()
+}
+
 /// What tells the wrong requests from the right ones.
 fn trait_of(
     exchanges: &[Exchange],
@@ -162,15 +167,17 @@ fn trait_of(
     let twin = guilty
         .iter()
         .find(|(w, _)| against.iter().any(|r| request(w) == request(r) && w.path == r.path));
+    // A request whose prompt and decoding are looked at apart has two groups.
+    let wrong = requests(&mut guilty.iter().map(|(g, _)| *g));
     if all("batch") {
-        let of = groups.iter().filter(|g| marked(g, "batch")).count();
-        let what = format!("{} of {of} requests at once; {evidence}", guilty.len());
+        let of = requests(&mut groups.iter().filter(|g| marked(g, "batch")));
+        let what = format!("{wrong} of {of} requests at once; {evidence}");
         return ("server.batch_dependent", what);
     }
     if all("cache") {
         return (
             "server.cache_dependent",
-            format!("{} requests whose beginning had been asked; {evidence}", guilty.len()),
+            format!("{wrong} requests whose beginning had been asked; {evidence}"),
         );
     }
     // Behind a cached beginning few rows are computed, whatever the prompt's length; in a batch more.

@@ -75,7 +75,7 @@ fn short_prompts(edit: &dyn Fn(f64) -> f64) -> Vec<Exchange> {
 
 #[test]
 fn numbers_that_are_wrong_below_a_length_convict_the_dispatch_boundary() {
-    let all = short_prompts(&|x| x - 0.7 * (x * 37.0).fract().abs());
+    let all = short_prompts(&|x| x - 2.0);
     let report = of("trained-qwen3", Source::Recorded(&all), None);
     let row = report.suspects.iter().find(|r| r.suspect == ROWS[2]).expect("a row");
     let codes: Vec<&str> = row.outcome.evidence().iter().map(|e| e.code.as_str()).collect();
