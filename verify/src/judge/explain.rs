@@ -148,7 +148,7 @@ impl<O: Op> Subject<'_, O> {
 }
 
 /// The catalogued faults and those solved from the output, with their order.
-pub(super) fn candidates<O: Op>(
+fn candidates<O: Op>(
     run: &Run<'_, O>,
     setup: &Setup<O>,
     only: Option<&[Key]>,

@@ -2,12 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use assay_reference::ops::{Fault, Op, Tile};
+use assay_reference::ops::{Op, Tile};
 
 use super::baseline::Baseline;
-use super::explain::{Explanation, Key, SOLVED, Subject, candidates};
-use super::search::{Convention, Run, label};
-use super::{Options, Verdict, bias, evidence, pattern};
+use super::explain::{Explanation, Key, SOLVED, Subject};
+use super::search::{Convention, label};
+use super::{Verdict, evidence, pattern};
 use crate::dispatch::{Features, condition};
 use crate::finding::Finding;
 
@@ -31,32 +31,6 @@ pub(super) fn name<O: Op>(subject: &Subject<'_, O>) -> (Verdict, usize) {
         }
     }
     (verdict, tried)
-}
-
-/// The fault of earlier calls of the op by which a `lean` within the bounds is none: an eps or a gain that is wrong
-/// moves elements of some calls too little to leave their intervals. Its parameter may be solved for anew.
-pub(super) fn leaning<O: Op>(
-    runs: &[Run<'_, O>],
-    baselines: &[Baseline],
-    convention: &Convention<O>,
-    options: Options<'_>,
-    lean: &Finding,
-) -> Option<Finding> {
-    let op = O::name(&runs[0].base.params);
-    let known = options.known?.of(op);
-    let setup = runs[0].setup(&convention.edits);
-    let faults = candidates::<O>(&runs[0], &setup, None, &baselines[0].radius);
-    let explains = |fault: &Fault<O>| {
-        let mut edits = convention.edits.clone();
-        edits.push(fault.edit.clone());
-        let accepted = |r: &Run<'_, O>| r.compare(&r.setup(&edits), &Tile::ALL).1.accepted();
-        let wrong = Convention { label: String::new(), edits: edits.clone(), rare: false };
-        runs.iter().all(accepted) && bias::test::<O>(runs, &wrong).is_none()
-    };
-    let same = |f: &Fault<O>| known.iter().any(|k| (k.0, k.1) == (f.code, f.slug));
-    let (_, fault) = faults.into_iter().find(|(_, f)| same(f) && explains(f))?;
-    let text = format!("{}. Every element is within its interval, but {}", fault.detail, lean.text);
-    Some(Finding { code: fault.code.into(), name: format!("{op}.{}", fault.slug), text })
 }
 
 fn search<O: Op>(subject: &Subject<'_, O>) -> (Verdict, usize) {

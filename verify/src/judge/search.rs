@@ -336,9 +336,8 @@ fn explained<O: Op>(
                 runs[0].observation.label, m.vague, m.elements
             ),
         }
-    } else if let Some(lean) = bias::test::<O>(runs, &conventions[index]) {
-        let known = faults::leaning::<O>(runs, baselines, &conventions[index], options, &lean);
-        Verdict::Fail { findings: vec![known.unwrap_or(lean)] }
+    } else if let Some(finding) = bias::test::<O>(runs, &conventions[index]) {
+        Verdict::Fail { findings: vec![finding] }
     } else {
         let mut hidden = Hidden::default();
         if options.unseen != Unseen::Nothing {
