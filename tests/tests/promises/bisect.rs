@@ -16,6 +16,7 @@ use assay_tests::{cli, golden};
 use assay_verify::bisect::{Bisect, Given, Outcome, bisect};
 use serde_json::Value;
 
+mod cases;
 mod switches;
 
 /// The report on a golden checkpoint or a damaged copy of one.
