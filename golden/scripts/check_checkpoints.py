@@ -59,7 +59,8 @@ def bias_afterwards(linear):
     linear.forward = lambda x: torch.nn.functional.linear(x, linear.weight) + linear.bias
 
 
-def recorded(folder, dtype):
+def plain_model(folder, dtype):
+    """The checkpoint as transformers' own model of its architecture, with the weights that its format stands for."""
     config = AutoConfig.from_pretrained(folder)
     quantisation = config.quantization_config
     del config.quantization_config
@@ -75,7 +76,11 @@ def recorded(folder, dtype):
         for module in model.modules():
             if isinstance(module, torch.nn.Linear) and module.bias is not None:
                 bias_afterwards(module)
-    return run(model.eval(), TOKENS).tensors
+    return model.eval()
+
+
+def recorded(folder, dtype):
+    return run(plain_model(folder, dtype), TOKENS).tensors
 
 
 def committed(folder):

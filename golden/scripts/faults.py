@@ -105,16 +105,27 @@ def weight_plus_one(model, _):
 # --- rotary embedding ---
 
 
-def wrong_theta(model, _):
-    def replace(_module, args, kwargs):
-        cos, _ = kwargs["position_embeddings"]
-        inv_freq = 1.0 / (1e4 ** (torch.arange(0, 128, 2, dtype=torch.float32) / 128))
-        angle = torch.arange(cos.shape[1], dtype=torch.float32)[None, :, None] * inv_freq
-        angle = torch.cat((angle, angle), dim=-1)
-        kwargs["position_embeddings"] = (angle.cos().to(cos.dtype), angle.sin().to(cos.dtype))
-        return args, kwargs
+def turned_by(n, frequencies):
+    """Layer `n` turns q and k by other inverse frequencies: frequencies(head_dim) -> [head_dim / 2], f32."""
 
-    layer(model, 1).self_attn.register_forward_pre_hook(replace, with_kwargs=True)
+    def patch(model, _):
+        def replace(_module, args, kwargs):
+            cos, _ = kwargs["position_embeddings"]
+            angle = torch.arange(cos.shape[1], dtype=torch.float32)[None, :, None] * frequencies(cos.shape[2])
+            angle = torch.cat((angle, angle), dim=-1)
+            kwargs["position_embeddings"] = (angle.cos().to(cos.dtype), angle.sin().to(cos.dtype))
+            return args, kwargs
+
+        layer(model, n).self_attn.register_forward_pre_hook(replace, with_kwargs=True)
+
+    return patch
+
+
+def geometric(theta):
+    return lambda d: 1.0 / (theta ** (torch.arange(0, d, 2, dtype=torch.float32) / d))
+
+
+wrong_theta = turned_by(1, geometric(1e4))
 
 
 def rotate_adjacent(x, cos, sin):

@@ -76,6 +76,11 @@ FIXTURES = {
         ("traces/forward-faults", "forward_faults.json"),
         "logits of 40 forwards that are wrong as a whole, from committed checkpoints; bf16, f32, f64",
     ),
+    "bisect-cases": Fixture(
+        "bisect_cases.py", (), "transformers", 0,
+        ("traces/bisect", "bisect_cases.json"),
+        "recordings with constants of no list, with faults of no list and with two faults, and what to expect",
+    ),
     "gqa7-qwen2": breadth("gqa7-qwen2", 7000, "Qwen2, 14 heads to 2, 331 ids, transformers 4 spelling; f64, bf16"),
     "moe-qwen3": breadth("moe-qwen3", 7021, "Qwen3-MoE, layer 0 dense, norm_topk_prob false; f64, bf16, f16"),
     "moe-norm-qwen3": breadth(

@@ -105,7 +105,9 @@ class Recorder:
         self.keep(prefix + "q_rope", q.transpose(1, 2))
         self.keep(prefix + "k_rope", k[:, :, -q.shape[2] :].transpose(1, 2))  # without the cached keys
         options = dict(self.attention_override.get(module.layer_idx, {}))
+        stored = options.pop("stored", lambda x: x)  # what becomes of the output, for the fault traces
         out, probs = eager_attention(module, q, k, v, mask, options.pop("scaling", scaling), **options)
+        out = stored(out)
         self.keep(prefix + "attention", out)
         self.probabilities[module.layer_idx] = probs[0]
         return out, probs

@@ -16,6 +16,7 @@ use assay_tests::{cli, golden};
 use assay_verify::bisect::{Bisect, Given, Outcome, bisect};
 use serde_json::Value;
 
+mod cases;
 mod server;
 mod switches;
 

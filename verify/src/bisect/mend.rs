@@ -68,15 +68,22 @@ fn given(dir: &Path) -> Map<String, Value> {
     serde_json::from_str(&text).unwrap_or_default()
 }
 
-/// The GPTQ format that the data say.
+/// Both spellings of the GPTQ format, of which writers give one or both.
+const FORMATS: [&str; 2] = ["checkpoint_format", "format"];
+
+/// The GPTQ format that the data say, under every spelling that is there: one left as it was would contradict the other.
 fn relabel(fixed: &mut Map<String, Value>, audit: &Audit) {
     if !audit.findings.iter().any(|i| i.name == "quant.format") {
         return;
     }
     if let Some(Value::Object(quantization)) = fixed.get_mut("quantization_config") {
-        let v2 = quantization.get("checkpoint_format").and_then(Value::as_str) == Some("gptq_v2");
-        let other = if v2 { "gptq" } else { "gptq_v2" };
-        quantization.insert("checkpoint_format".into(), other.into());
+        let given = FORMATS.iter().find_map(|f| quantization.get(*f).and_then(Value::as_str));
+        let other = if given == Some("gptq_v2") { "gptq" } else { "gptq_v2" };
+        for field in FORMATS {
+            if field == FORMATS[0] || quantization.contains_key(field) {
+                quantization.insert(field.into(), other.into());
+            }
+        }
     }
 }
 

@@ -26,6 +26,9 @@ const FORWARD: (&str, &str, &str) = (
     "minutes, and a recording",
 );
 
+/// Errors that lean, of a call that is within its bounds.
+const LEAN: &str = "biased_rounding";
+
 fn row(of: (&'static str, &'static str, &'static str), outcome: Outcome) -> Row {
     Row::new(of.0, of.1, of.2, outcome)
 }
@@ -138,7 +141,30 @@ pub(super) fn introduced(ops: &[&NodeReport]) -> Vec<Evidence> {
             }
         }
     }
-    found.into_iter().map(|(finding, nodes)| told(finding, &nodes, ops)).collect()
+    // What moves some calls of an op out of their bounds can move others within them.
+    let cause = |nodes: &[&NodeReport], of: &NodeReport| {
+        nodes.iter().any(|n| n.op == of.op && n.kernel == of.kernel)
+    };
+    let leans = |f: &Finding| f.name == LEAN;
+    let (leaning, mut named): (Vec<_>, Vec<_>) = found.into_iter().partition(|(f, _)| leans(f));
+    for (lean, nodes) in leaning {
+        let mut alone: Vec<&NodeReport> = Vec::new();
+        for node in nodes {
+            match named.iter_mut().find(|(f, nodes)| f.code != "A001" && cause(nodes, node)) {
+                Some((f, _)) => {
+                    f.text += &format!(
+                        "; {} leans to one side within its bounds, which this may account for",
+                        node.probe
+                    );
+                }
+                None => alone.push(node),
+            }
+        }
+        if !alone.is_empty() {
+            named.push((lean, alone));
+        }
+    }
+    named.into_iter().map(|(finding, nodes)| told(finding, &nodes, ops)).collect()
 }
 
 fn told(finding: Finding, nodes: &[&NodeReport], ops: &[&NodeReport]) -> Evidence {
