@@ -9,6 +9,7 @@
 mod args;
 mod basis;
 mod erased;
+mod fit;
 mod lanes;
 mod lens;
 mod variant;

@@ -16,6 +16,7 @@ mod faults;
 
 use serde::{Deserialize, Serialize};
 
+use super::fit::Fit;
 use super::variant::simplest;
 use super::{
     Arg, ArgSpec, Fault, Inputs, Knob, Op, Out, OutSpec, Residual, Setup, Tensors, Tile,
@@ -170,9 +171,8 @@ impl Op for RmsNorm {
 
     fn propose(params: &Params, residual: &Residual<'_>) -> Vec<Fault<Self>> {
         let mut faults = gain_faults("A128", residual);
-        if let Some(eps) = implied_eps(params, residual)
-            && eps != params.eps
-        {
+        let eps = implied_eps(params, residual).or_else(|| fitted_eps(params, residual));
+        if let Some(eps) = eps.filter(|eps| *eps != params.eps) {
             faults.push(
                 Fault::new(
                     "A120",
@@ -235,6 +235,24 @@ fn one_newton_step<R: Real>(m: R) -> R {
     }
     // The estimate is continuous in m, so that its relative error is too.
     m.rsqrt().mul(R::approx(relative, 8.0 * pow2(-24)))
+}
+
+/// The eps that the rows' gains imply by least squares: what a norm stores before its weight is rounded otherwise
+/// under another eps, so that no eps is consistent with every element.
+fn fitted_eps(params: &Params, residual: &Residual<'_>) -> Option<f64> {
+    let x = residual.tensors.get("x")?;
+    let d = residual.cols;
+    let (_, place) = rows_of(params, x.shape());
+    let of = |r: usize| {
+        let mut row = vec![0.0; d];
+        x.widen(place(r) * d, &mut row, |v| v);
+        let mean = row.iter().map(|v| v * v).sum::<f64>() / d as f64;
+        let gain = residual.gain_fit(r * d..(r + 1) * d)?;
+        let size = (mean + params.eps) / (gain.value * gain.value);
+        Some(Fit { value: size - mean, sd: 2.0 * size * gain.sd / gain.value.abs() })
+    };
+    let rows: Vec<Fit> = (0..residual.expected.len() / d).filter_map(of).collect();
+    Fit::mean(&rows)?.other_than(params.eps).filter(|eps| *eps > 0.0)
 }
 
 /// The eps that explains every row's gain, in the fewest digits.
