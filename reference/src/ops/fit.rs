@@ -27,10 +27,17 @@ impl Fit {
         (weight.is_finite() && weight > 0.0).then(|| Fit { value, sd: 1.0 / weight.sqrt() })
     }
 
-    /// The number with the fewest digits that is near enough, unless `given` is.
-    pub(super) fn other_than(self, given: f64) -> Option<f64> {
-        let (low, high) = (self.value - WITHIN * self.sd, self.value + WITHIN * self.sd);
-        (!(low..=high).contains(&given)).then(|| simplest(low, high))
+    /// The numbers with the fewest digits that are near enough, unless `given` is nearly the estimate: one within
+    /// `floor` of it, where the estimate leans by so much, and one that is nearer.
+    pub(super) fn other_than(self, given: f64, floor: f64) -> Vec<f64> {
+        let near = WITHIN * self.sd;
+        if (self.value - given).abs() <= near.max(floor) {
+            return Vec::new();
+        }
+        let simple = |room: f64| simplest(self.value - room, self.value + room);
+        let mut all = vec![simple(near.max(floor)), simple(near)];
+        all.dedup();
+        all
     }
 }
 
@@ -57,19 +64,24 @@ impl Residual<'_> {
 }
 
 /// A factor on what was stored already, stored again.
-pub(super) fn stored_gain<O: Op>(code: &'static str, residual: &Residual<'_>) -> Option<Fault<O>> {
+pub(super) fn stored_gains<O: Op>(code: &'static str, residual: &Residual<'_>) -> Vec<Fault<O>> {
     let all = 0..residual.expected.len();
-    if residual.output.dtype.size() != 2 || residual.gain_interval(all.clone()).is_some() {
-        return None;
-    }
-    let by = residual.gain_fit(all)?.other_than(1.0).filter(|by| *by != 0.0)?;
     let output = residual.output;
-    let detail = format!("the stored output is multiplied by {by} and stored again");
-    let edit = move |s: &mut Setup<O>| {
-        s.policy.at("output", Transform::Round(output));
-        s.policy.at("output", Transform::Scale { at: At::All, by });
+    if output.dtype.size() != 2 || residual.gain_interval(all.clone()).is_some() {
+        return Vec::new();
+    }
+    // Products of so few significands are not rounded evenly to both sides.
+    let floor = output.dtype.unit_roundoff() / 4.0;
+    let values = residual.gain_fit(all).map_or(Vec::new(), |fit| fit.other_than(1.0, floor));
+    let fault = |by: f64| {
+        let detail = format!("the stored output is multiplied by {by} and stored again");
+        let edit = move |s: &mut Setup<O>| {
+            s.policy.at("output", Transform::Round(output));
+            s.policy.at("output", Transform::Scale { at: At::All, by });
+        };
+        Fault::new(code, "gain", detail, edit).keyed("stored")
     };
-    Some(Fault::new(code, "gain", detail, edit).keyed("stored"))
+    values.into_iter().filter(|by| *by != 0.0).map(fault).collect()
 }
 
 #[cfg(test)]
@@ -93,7 +105,8 @@ mod tests {
                 observed,
                 output: bf16,
             };
-            residual.gain_fit(0..expected.len()).map(|f| f.other_than(1.0))
+            let floor = bf16.dtype.unit_roundoff() / 4.0;
+            residual.gain_fit(0..expected.len()).map(|f| f.other_than(1.0, floor).first().copied())
         };
         let stored = |f: &dyn Fn(f64) -> f64| -> Vec<f64> {
             expected.iter().map(|e| bf16.round(f(bf16.round(*e)))).collect()

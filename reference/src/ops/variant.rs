@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use super::fit::stored_gain;
+use super::fit::stored_gains;
 use super::{Basis, Op, Out, Tensors, Tile};
 use crate::dtype::{Dtype, Mode, Rounding, pow2};
 use crate::policy::{At, Policy, Transform};
@@ -292,7 +292,7 @@ pub fn via_f16_fault<O: Op>(main: Option<&Tensor>) -> Option<Fault<O>> {
 /// A constant factor on the output, solved from the residual.
 pub fn gain_faults<O: Op>(code: &'static str, residual: &Residual<'_>) -> Vec<Fault<O>> {
     let mut faults = gain_at(code, "output", residual.gain_interval(0..residual.expected.len()));
-    faults.extend(stored_gain(code, residual));
+    faults.extend(stored_gains(code, residual));
     faults
 }
 

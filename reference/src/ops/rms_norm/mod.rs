@@ -252,7 +252,7 @@ fn fitted_eps(params: &Params, residual: &Residual<'_>) -> Option<f64> {
         Some(Fit { value: size - mean, sd: 2.0 * size * gain.sd / gain.value.abs() })
     };
     let rows: Vec<Fit> = (0..residual.expected.len() / d).filter_map(of).collect();
-    Fit::mean(&rows)?.other_than(params.eps).filter(|eps| *eps > 0.0)
+    Fit::mean(&rows)?.other_than(params.eps, 0.0).first().copied().filter(|eps| *eps > 0.0)
 }
 
 /// The eps that explains every row's gain, in the fewest digits.
