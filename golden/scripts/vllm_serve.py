@@ -138,7 +138,7 @@ def probe(assay, server, model):
     command = [assay, "probe", f"http://127.0.0.1:{server.port}", "--model", str(model), "--dtype", "bf16"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=1800)
     lines = done.stdout.splitlines() or done.stderr.splitlines()
-    told = [line for line in lines[1:] if line[:2] in ("A3", "A4")]
+    told = [line for line in lines[1:] if line.startswith(("A3", "A4", "explained by:", "equally good:"))]
     return done.returncode, [line.strip() for line in lines[:1] + told]
 
 
