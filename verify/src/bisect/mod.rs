@@ -3,7 +3,7 @@
 //! A service whose numbers are wrong has a dozen suspects, and two independent faults hide one another: repairing one
 //! leaves the service wrong. So nothing stops at the first hit. Suspects stand in the order of what their experiment
 //! costs; each ends cleared, convicted with evidence, or not testable with what would be needed. A config that the
-//! tensors contradict is convicted and replaced by theirs ([`mend`](self::mend)), so that what lies behind it can still be judged.
+//! tensors contradict is convicted and replaced by theirs ([`mend`]), so that what lies behind it can still be judged.
 
 mod audited;
 mod kernels;
