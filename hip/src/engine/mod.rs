@@ -40,7 +40,7 @@ pub struct EngineLaunch<'a> {
     pub probe: &'a str,
     /// Its inputs as a case of its op.
     pub case: Case,
-    /// What it stored, by the op's output names.
+    /// What it stored, by the op's output names; of a launch that did not complete, of no meaning.
     pub outputs: Vec<(&'static str, Tensor)>,
     /// How it ended.
     pub report: LaunchReport,
@@ -326,12 +326,7 @@ impl<'a> Engine<'a> {
             let admitted = admitted.expect("every candidate was admitted");
             (kernel, admitted.launch(&case, &self.options)?)
         };
-        if launched.report.status != LaunchStatus::Completed {
-            let findings: Vec<String> =
-                launched.report.findings.iter().map(ToString::to_string).collect();
-            let what = format!("{:?} {}", launched.report.status, findings.join("; "));
-            return Err(Error::Launch { kernel: kernel.name, probe, what });
-        }
+        let (status, findings) = (launched.report.status, launched.report.findings.clone());
         let outputs = launched.outputs.clone();
         if let Some(watch) = &mut self.watch {
             let launch = EngineLaunch {
@@ -342,6 +337,11 @@ impl<'a> Engine<'a> {
                 report: launched.report,
             };
             watch(&launch);
+        }
+        if status != LaunchStatus::Completed {
+            let findings: Vec<String> = findings.iter().map(ToString::to_string).collect();
+            let what = format!("{status:?} {}", findings.join("; "));
+            return Err(Error::Launch { kernel: kernel.name, probe, what });
         }
         Ok(outputs)
     }

@@ -128,6 +128,22 @@ fn after_a_launch_that_failed_only_a_new_engine_goes_on() {
     fresh.append(&[5, 6], &mut |_, _| {}).expect("a new one takes them");
 }
 
+/// A hang or a refusal is the kernel's fault, and no reason to say nothing.
+#[test]
+fn a_launch_that_does_not_end_well_is_a_finding_of_its_kernel() {
+    let source = kernel("add_rms_norm").expect("a kernel").source;
+    let refusing = source.replacen("if (rows < 1 ||", "if (rows == 4 || rows < 1 ||", 1);
+    let replaced = BTreeMap::from([("add_rms_norm", refusing)]);
+    let kernels = Kernels::emulated(&replaced, Matrix::None).expect("compiles");
+    let checkpoint = golden::checkpoint("trained-qwen3");
+    let report = engine::diff(&checkpoint, &kernels, &prompt(), &mut |_, _, _| {}).expect("runs");
+    let wrong: Vec<_> = report.nodes.iter().filter(|n| !n.judgement.verdict.is_pass()).collect();
+    let [node] = wrong[..] else { panic!("{:?}", report.findings()) };
+    assert_eq!((node.kernel, node.probe.as_str()), (Some("add_rms_norm"), "layers.0.post_norm"));
+    let findings = node.judgement.verdict.findings();
+    assert!(matches!(&findings[..], [f] if f.name == "launch_refused"), "{findings:?}");
+}
+
 /// The prompt of a diff: two calls and two tokens.
 fn prompt() -> Prompt {
     let ids = (0..20).map(|i| (i * 37 + 11) % 320).collect();

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use anyhow::Context;
 use assay_hip::engine::{Engine, EngineLaunch, Kernels};
-use assay_hip::{Admission, Admit, Identity, LaunchOptions, Refusal};
+use assay_hip::{Admission, Admit, Identity, LaunchOptions, LaunchStatus, Refusal};
 use assay_reference::checkpoint::Checkpoint;
 use assay_reference::ops::Scope;
 use assay_reference::qwen::generate::{Options as Generate, continue_prompt, feed};
@@ -18,7 +18,7 @@ use assay_reference::{Dtype, Tensor};
 use super::{DiffReport, NodeReport};
 use crate::finding::Finding;
 use crate::forward;
-use crate::judge::{Known, Observation, Options, Unseen, Verdict, judge_all};
+use crate::judge::{Judgement, Known, Observation, Options, Unseen, Verdict, judge_all};
 
 /// What the engine runs.
 #[derive(Clone, Debug)]
@@ -52,23 +52,38 @@ struct Place {
 }
 
 #[derive(Default)]
-struct Places(Vec<Place>);
+struct Places {
+    all: Vec<Place>,
+    /// Whether the last launch did not end well: nothing comes after it.
+    failed: bool,
+}
 
 impl Places {
     fn see(&mut self, launch: &EngineLaunch<'_>) {
         let kernel = launch.kernel.name;
         let known = |p: &Place| p.probe == launch.probe && p.kernel == kernel;
-        let at = self.0.iter().position(known).unwrap_or_else(|| {
-            self.0.push(Place {
+        let at = self.all.iter().position(known).unwrap_or_else(|| {
+            self.all.push(Place {
                 probe: launch.probe.to_string(),
                 kernel,
                 op: launch.case.op.clone(),
                 outputs: Vec::new(),
                 findings: Vec::new(),
             });
-            self.0.len() - 1
+            self.all.len() - 1
         });
-        let place = &mut self.0[at];
+        let place = &mut self.all[at];
+        for f in &launch.report.findings {
+            place.findings.push(Finding::new(f.code(), f.to_string()));
+        }
+        if let LaunchStatus::Refused(code) = launch.report.status {
+            let text = format!("{}: the launcher returned hipError_t {code}", launch.probe);
+            place.findings.push(Finding::new("launch_refused", text));
+        }
+        if launch.report.status != LaunchStatus::Completed {
+            self.failed = true;
+            return;
+        }
         let case = Arc::new(launch.case.clone());
         for (name, output) in &launch.outputs {
             let of = match place.outputs.iter().position(|(known, _)| known == name) {
@@ -82,9 +97,6 @@ impl Places {
             let output = output.clone();
             of.push(Observation { case: case.clone(), output, label, structured: false });
         }
-        for f in &launch.report.findings {
-            place.findings.push(Finding::new(f.code(), f.to_string()));
-        }
     }
 }
 
@@ -97,10 +109,14 @@ impl Place {
             known: Some(known),
         };
         // The first output goes by the kernel's name for it, further ones by the op's.
-        let (first, others) = self.outputs.split_first().expect("a launch has an output");
-        let mut judgement = judge_all(&self.op, &first.1, others, options)?;
+        let mut judgement = match self.outputs.split_first() {
+            Some((first, others)) => judge_all(&self.op, &first.1, others, options)?,
+            None => Judgement::skipped("no launch ended well"),
+        };
         if !self.findings.is_empty() {
-            judgement.verdict = Verdict::Fail { findings: self.findings };
+            // What is wrong with its numbers stands beside it.
+            let findings = [self.findings, judgement.verdict.findings()].concat();
+            judgement.verdict = Verdict::Fail { findings };
         }
         let kernel = Some(self.kernel);
         Ok(NodeReport { kernel, ..NodeReport::new(&self.probe, &self.op, judgement) })
@@ -110,7 +126,7 @@ impl Place {
 /// Runs `prompt` on `kernels` and judges every launch, the layers' outputs and the logits.
 ///
 /// # Errors
-/// When the engine cannot run the model, or a launch does not end well.
+/// When the engine cannot run the model. A launch that does not end well is a finding of its kernel.
 pub fn diff(
     checkpoint: &Checkpoint,
     kernels: &Kernels,
@@ -136,8 +152,8 @@ pub fn diff(
     };
     let mut ids = prompt.ids.clone();
     let mut on_event = |_| {};
-    if prompt.generate == 0 {
-        feed(&mut engine, &ids, prompt.chunk, &mut observer, &mut on_event)?;
+    let run = if prompt.generate == 0 {
+        feed(&mut engine, &ids, prompt.chunk, &mut observer, &mut on_event).map(|_| Vec::new())
     } else {
         let options = Generate {
             max_new: prompt.generate,
@@ -146,11 +162,10 @@ pub fn diff(
             chunk: prompt.chunk,
             logprobs: None,
         };
-        let out = continue_prompt(&mut engine, &ids, &options, &mut observer, &mut on_event)?;
-        ids.extend(out.tokens);
-    }
+        continue_prompt(&mut engine, &ids, &options, &mut observer, &mut on_event).map(|g| g.tokens)
+    };
     drop(engine);
-    let places = places.into_inner().0;
+    let Places { all: places, failed } = places.into_inner();
     let n = places.len();
     let mut nodes = Vec::with_capacity(n);
     let known = Known::default();
@@ -158,19 +173,26 @@ pub fn diff(
         progress(i, n, &place.probe);
         nodes.push(place.judged(&known)?);
     }
+    let report = |nodes| DiffReport {
+        dtype: Dtype::Bf16,
+        preset: None,
+        nodes,
+        growth: Vec::new(),
+        notes: String::new(),
+    };
+    // A launch that did not end well is a finding of its kernel; there is no whole forward to compare.
+    match run {
+        Ok(tokens) => ids.extend(tokens),
+        Err(_) if failed => return Ok(report(nodes)),
+        Err(e) => return Err(e.into()),
+    }
     ids.truncate(segments.last().map_or(0, |s| s.1));
     let folder = tempfile::tempdir().context("no temporary folder")?;
     let trace = recorded(checkpoint, &folder.path().join("trace"), probes, segments, ids)?;
     let stretches = forward::classify(checkpoint, &trace, None, progress)?;
-    let report = |s: forward::Stretch| NodeReport::new(&s.probe, forward::NAME, s.judgement);
-    nodes.extend(stretches.into_iter().map(report));
-    Ok(DiffReport {
-        dtype: Dtype::Bf16,
-        preset: None,
-        notes: String::new(),
-        nodes,
-        growth: Vec::new(),
-    })
+    let judged = |s: forward::Stretch| NodeReport::new(&s.probe, forward::NAME, s.judgement);
+    nodes.extend(stretches.into_iter().map(judged));
+    Ok(report(nodes))
 }
 
 /// What the forward's judge reads.
