@@ -333,3 +333,20 @@ fn the_command_line_refuses_what_makes_no_sense() {
         cli::refused(args, &parts);
     }
 }
+
+/// An audit that could not look at a suspect does not clear it.
+#[test]
+fn what_the_audit_cannot_look_at_is_not_cleared() {
+    let headless = Copy::of("checkpoints/tiny-qwen3");
+    headless.tensors("model.safetensors", |t| {
+        *t = std::mem::take(t)
+            .into_iter()
+            .filter_map(|(name, tensor)| Some((name.strip_prefix("model.")?.to_owned(), tensor)))
+            .collect();
+    });
+    assert_eq!(word(&of(headless.path(), None), "tensors"), "not testable");
+    let without = Copy::of("checkpoints/tiny-qwen3");
+    without.bytes("config.json", |b| b.truncate(b.len() / 2));
+    assert_eq!(word(&of(without.path(), None), "tensors"), "not testable");
+    assert_eq!(word(&of(without.path(), None), "chat template"), "not testable");
+}

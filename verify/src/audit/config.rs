@@ -5,7 +5,7 @@ use std::path::Path;
 use assay_reference::checkpoint::Config;
 use serde_json::Value;
 
-use super::found::{Found, list};
+use super::found::{Blind, Found, list};
 use super::infer::Inferred;
 use super::json::{self, Doc, Object};
 
@@ -150,6 +150,9 @@ pub(super) fn understand(inferred: &Inferred, out: &mut Found) -> Option<Config>
     }
     less.remove("quantization_config")?;
     let config = parse(&less).ok()?;
-    out.unchecked("packed tensors against their description: it is not understood");
+    out.blind(
+        Blind::Quantisation,
+        "packed tensors against their description: it is not understood",
+    );
     Some(config)
 }

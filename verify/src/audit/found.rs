@@ -46,6 +46,17 @@ impl Item {
     }
 }
 
+/// What an audit can fail to look at altogether, so that no finding of it says nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Blind {
+    /// The tensors that the architecture needs.
+    Tensors,
+    /// The packed tensors against their description.
+    Quantisation,
+    /// The tokenizer, and with it the end tokens and the template's special tokens.
+    Tokenizer,
+}
+
 /// The report of an audit.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Audit {
@@ -57,6 +68,9 @@ pub struct Audit {
     pub notes: Vec<String>,
     /// What was not checked, and why.
     pub unchecked: Vec<String>,
+    /// Those of them that leave a whole subject unchecked.
+    #[serde(skip)]
+    pub blind: Vec<(Blind, String)>,
     /// The released model that the config was compared with, by its name.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub release: Option<String>,
@@ -81,6 +95,7 @@ pub(super) struct Found {
     items: Vec<Item>,
     notes: Vec<String>,
     unchecked: Vec<String>,
+    blind: Vec<(Blind, String)>,
     /// The released model that the config was compared with.
     pub(super) release: Option<String>,
     /// What was not kept, by kind: names of findings, `notes`, `not checked`.
@@ -93,8 +108,8 @@ const MOST: usize = 50;
 impl Found {
     pub(super) fn new(dir: &Path) -> Found {
         let model = dir.display().to_string();
-        let (items, notes, unchecked) = Default::default();
-        Found { model, items, notes, unchecked, release: None, more: BTreeMap::new() }
+        let (items, notes, unchecked, blind) = Default::default();
+        Found { model, items, notes, unchecked, blind, release: None, more: BTreeMap::new() }
     }
 
     /// Adds a finding.
@@ -124,6 +139,13 @@ impl Found {
         }
     }
 
+    /// Adds that a whole subject was not checked, and why.
+    pub(super) fn blind(&mut self, subject: Blind, text: impl Into<String>) {
+        let text = text.into();
+        self.unchecked(text.as_str());
+        self.blind.push((subject, text));
+    }
+
     fn left_out(&mut self, kind: &str) {
         *self.more.entry(kind.to_owned()).or_default() += 1;
     }
@@ -150,6 +172,7 @@ impl Found {
             findings: self.items,
             notes: self.notes,
             unchecked: self.unchecked,
+            blind: self.blind,
             release: self.release,
             architecture: config.map(|c| c.architecture.to_string()),
             shards: files.shards.len(),

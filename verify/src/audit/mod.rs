@@ -31,7 +31,7 @@ mod tokenizer;
 use std::path::Path;
 
 pub use self::codes::{Code, all as codes};
-pub use self::found::{Audit, Item};
+pub use self::found::{Audit, Blind, Item};
 pub use self::hash::Hash;
 
 pub(crate) use self::found::list;
@@ -77,11 +77,15 @@ pub fn with_config(
     let understood = inferred.as_ref().and_then(|i| config::understand(i, &mut out));
     match &understood {
         // A model without its head, as embedding models are stored.
-        _ if files.without_prefix() => out.unchecked(
+        _ if files.without_prefix() => out.blind(
+            Blind::Tensors,
             "tensors against the architecture: their names lack the `model.` of a model with a head",
         ),
         Some(config) => tensors::check(config, &files, &mut out),
-        None => out.unchecked("tensors against the architecture: config.json is not understood"),
+        None => out.blind(
+            Blind::Tensors,
+            "tensors against the architecture: config.json is not understood",
+        ),
     }
     if let Some(inferred) = &inferred {
         quant::check(inferred, &files, options.data, &mut out);

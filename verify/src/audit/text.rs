@@ -6,7 +6,7 @@ use assay_reference::checkpoint::{ChatRequest, ChatTemplates};
 use serde_json::{Value, json};
 
 use super::files::Files;
-use super::found::{Found, list};
+use super::found::{Blind, Found, list};
 use super::infer::Inferred;
 use super::json::{self, Doc, Object};
 use super::tokenizer::{self, Outcome, Tokens};
@@ -27,7 +27,7 @@ pub(super) fn check(dir: &Path, inferred: Option<&Inferred>, files: &Files, out:
     let tokens = match tokenizer::read(&dir.join(TOKENIZER)) {
         Outcome::Tokens(tokens) => Some(tokens),
         Outcome::Absent => {
-            out.unchecked("tokenizer and chat template: there is no tokenizer.json");
+            out.blind(Blind::Tokenizer, "tokenizer and chat template: there is no tokenizer.json");
             None
         }
         Outcome::Damaged(why) => {

@@ -2,7 +2,7 @@
 
 use super::report::{Evidence, Outcome, Row};
 use super::unchecked;
-use crate::audit::{Audit, Options};
+use crate::audit::{Audit, Blind, Options};
 
 /// A suspect, its experiment and cost, and how the names of its findings begin.
 struct Suspect {
@@ -97,14 +97,21 @@ fn row(s: &Suspect, audit: &Audit, options: Options) -> Row {
 
 /// What a suspect lacks to be tested at all.
 fn blind(s: &Suspect, audit: &Audit) -> Option<String> {
-    let says = |words: &str| audit.unchecked.iter().find(|u| u.contains(words)).cloned();
+    let why = |subject: Blind| {
+        audit
+            .blind
+            .iter()
+            .find(|(b, _)| *b == subject)
+            .map(|(_, text)| format!("a checkpoint of which this does not hold: {text}"))
+    };
     match s.suspect {
         "config against released models" if audit.release.is_none() => Some(
             "a folder that is called like a released model: no published config of this name is known".into(),
         ),
-        "tensors" => says("config.json is not understood").map(|_| "a config.json that can be read".into()),
+        "tensors" => why(Blind::Tensors),
+        "quantisation metadata" => why(Blind::Quantisation),
         "tokenizer and end tokens" | "chat template" => {
-            says("there is no tokenizer.json").map(|_| "tokenizer.json in the folder".into())
+            why(Blind::Tokenizer).map(|_| "tokenizer.json in the folder".into())
         }
         _ => None,
     }
