@@ -217,6 +217,16 @@ impl Visitor for Evidence<'_, '_> {
     }
 }
 
+struct ColumnsApart<'a>(&'a AnyParams);
+
+impl Visitor for ColumnsApart<'_> {
+    type Out = bool;
+
+    fn visit<O: Op>(self) -> bool {
+        O::columns_apart(self.0.get::<O>())
+    }
+}
+
 struct Rounded<'a>(&'a AnyParams, &'a Policy, usize);
 
 impl Visitor for Rounded<'_> {
@@ -285,6 +295,10 @@ impl Op for Erased {
 
     fn propose(params: &AnyParams, residual: &Residual<'_>) -> Vec<Fault<Self>> {
         with(params, Propose(params, residual))
+    }
+
+    fn columns_apart(params: &AnyParams) -> bool {
+        with(params, ColumnsApart(params))
     }
 
     fn evidence(params: &AnyParams, residual: &Residual<'_>) -> Vec<String> {

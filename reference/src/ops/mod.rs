@@ -75,6 +75,15 @@ pub trait Op: Sized + Send + Sync + 'static {
     /// Names the argument, the expectation and what was given.
     fn check(params: &Self::Params, tensors: &Tensors) -> Result<Vec<OutSpec>>;
 
+    /// Whether some columns of the output cost as little as they are few: a product with a weight, which is read by
+    /// column.
+    const COLUMNS_APART: bool = false;
+
+    /// [`Op::COLUMNS_APART`]; [`Erased`] stands for the op of its params.
+    fn columns_apart(_params: &Self::Params) -> bool {
+        Self::COLUMNS_APART
+    }
+
     /// The op's name; [`Erased`] stands for the op of its params.
     fn name(_params: &Self::Params) -> &'static str {
         Self::NAME

@@ -207,9 +207,8 @@ impl<'a, O: Op> Run<'a, O> {
         picked.extend([0, rows - 1]);
         picked.sort_unstable();
         picked.dedup();
-        let name = O::name(&self.base.params);
-        let product = name == "matmul" || name.ends_with("_gemm");
-        let columns = (product && cols >= 4 * COLUMNS).then(|| {
+        let apart = O::columns_apart(&self.base.params);
+        let columns = (apart && cols >= 4 * COLUMNS).then(|| {
             let evenly = (0..COLUMNS).map(|i| i * cols / COLUMNS);
             let mut all: Vec<usize> = evenly.chain(order.iter().take(2).map(|o| o.1.1)).collect();
             all.sort_unstable();

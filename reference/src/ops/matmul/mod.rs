@@ -152,6 +152,7 @@ impl Op for Matmul {
         ArgSpec::optional("bias", "[N]"),
     ];
     const POINTS: &'static [&'static str] = &["x", "weight", "accumulated", "output"];
+    const COLUMNS_APART: bool = true;
     type Params = Params;
 
     fn check(params: &Params, tensors: &Tensors) -> Result<Vec<OutSpec>> {

@@ -218,6 +218,7 @@ impl<D: Dequant> Op for QuantGemm<D> {
     const SUMMARY: &'static str = D::GEMM_SUMMARY;
     const ARGS: &'static [ArgSpec] = D::GEMM_ARGS;
     const POINTS: &'static [&'static str] = &["x", "weight", "accumulated", "output"];
+    const COLUMNS_APART: bool = true;
     type Params = Params<D::Params>;
 
     fn check(params: &Self::Params, tensors: &Tensors) -> Result<Vec<OutSpec>> {
