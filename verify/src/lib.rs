@@ -26,6 +26,7 @@ pub mod forward;
 pub mod http;
 pub mod judge;
 pub mod ledger;
+mod minimum;
 pub mod mutants;
 pub mod power;
 pub mod relations;

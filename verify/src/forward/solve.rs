@@ -9,6 +9,7 @@ use assay_reference::{Error, Result};
 use super::run::Span;
 use super::spread::{Fit, Values};
 use super::{BEAM, Search, distance};
+use crate::minimum::minimum;
 
 /// Golden section steps: an interval of half a decade ends below 1e-5 of it.
 const STEPS: usize = 24;
@@ -86,29 +87,11 @@ impl Search<'_> {
             let run = self.runner.one(span, Some(&make(math::pow(10.0, x))), tokens)?;
             Ok(distance(observed, &run, tokens, self.tokens))
         };
+        // Halves of a decade.
         let n = (2.0 * (to - from)) as usize;
-        let grid: Vec<f64> = (0..=n).map(|i| at(from + 0.5 * i as f64)).collect::<Result<_>>()?;
-        let best = (0..=n).min_by(|&a, &b| grid[a].total_cmp(&grid[b])).unwrap_or(0);
-        let middle = from + 0.5 * best as f64;
-        let (mut low, mut high) = (middle - 0.5, middle + 0.5);
-        let golden = (5f64.sqrt() - 1.0) / 2.0;
-        let inner =
-            |low: f64, high: f64| (high - golden * (high - low), low + golden * (high - low));
-        let (mut a, mut b) = inner(low, high);
-        let (mut fa, mut fb) = (at(a)?, at(b)?);
-        for _ in 0..STEPS {
-            if fa <= fb {
-                (high, b, fb) = (b, a, fa);
-                a = inner(low, high).0;
-                fa = at(a)?;
-            } else {
-                (low, a, fa) = (a, b, fb);
-                b = inner(low, high).1;
-                fb = at(b)?;
-            }
-        }
-        let (d, x) = if fa <= fb { (fa, a) } else { (fb, b) };
-        Ok((d < limit).then(|| math::pow(10.0, x)))
+        let grid: Vec<f64> = (0..=n).map(|i| from + 0.5 * i as f64).collect();
+        let best = minimum(&grid, STEPS, &mut at)?;
+        Ok(best.filter(|(far, _)| *far < limit).map(|(_, x)| math::pow(10.0, x)))
     }
 
     /// Two faults of the whole model that together explain what none does alone. `more` are further candidates.

@@ -10,6 +10,7 @@ use assay_reference::checkpoint::{Checkpoint, Config};
 use assay_reference::qwen::{Source, Wiring};
 
 use super::search::{BEAM, Hypothesis, Search};
+use crate::minimum::minimum;
 
 /// Steps of the golden section: it narrows an interval to 0.618^n.
 const STEPS: usize = 16;
@@ -67,39 +68,7 @@ fn best(
     of: &dyn Fn(f64) -> Hypothesis,
 ) -> Result<Option<(f64, Hypothesis)>> {
     let mut at = |x: f64| -> Result<f64> { Ok(search.distance(&of(x))?.unwrap_or(f64::INFINITY)) };
-    let mut all = Vec::with_capacity(grid.len());
-    for &x in grid {
-        all.push(at(x)?);
-    }
-    let Some(i) = (0..grid.len()).min_by(|&a, &b| all[a].total_cmp(&all[b])) else {
-        return Ok(None);
-    };
-    if !all[i].is_finite() {
-        return Ok(None);
-    }
-    let (mut low, mut high) = (grid[i.saturating_sub(1)], grid[(i + 1).min(grid.len() - 1)]);
-    let golden = (5f64.sqrt() - 1.0) / 2.0;
-    let inner = |low: f64, high: f64| (high - golden * (high - low), low + golden * (high - low));
-    let (mut a, mut b) = inner(low, high);
-    let (mut fa, mut fb) = (at(a)?, at(b)?);
-    for _ in 0..STEPS {
-        if fa <= fb {
-            (high, b, fb) = (b, a, fa);
-            a = inner(low, high).0;
-            fa = at(a)?;
-        } else {
-            (low, a, fa) = (a, b, fb);
-            b = inner(low, high).1;
-            fb = at(b)?;
-        }
-    }
-    let mut nearest = (all[i], grid[i]);
-    for (f, x) in [(fa, a), (fb, b)] {
-        if f < nearest.0 {
-            nearest = (f, x);
-        }
-    }
-    Ok(Some((nearest.0, of(nearest.1))))
+    Ok(minimum(grid, STEPS, &mut at)?.map(|(distance, x)| (distance, of(x))))
 }
 
 fn edited(
