@@ -5,7 +5,7 @@ use assay_reference::qwen::plan::as_loaded;
 use assay_reference::trace::Trace;
 use assay_reference::{Dtype, Tensor};
 
-use crate::support::{checkpoint, golden, logits, logits_in, probe_values};
+use crate::support::{checkpoint, golden, logits, logits_in, probe_values, relative_rms};
 
 const CHECKPOINTS: [&str; 3] = ["tiny-qwen2", "tiny-qwen3", "trained-qwen3"];
 
@@ -33,17 +33,6 @@ fn recorded(name: &str) -> (Vec<u32>, Vec<f64>) {
 fn calls(trace: &Trace) -> Vec<Vec<u32>> {
     let m = trace.manifest();
     m.segments.iter().map(|&(start, end)| m.tokens[start..end].to_vec()).collect()
-}
-
-fn rms(x: impl Iterator<Item = f64>) -> f64 {
-    let (n, sum) = x.fold((0.0, 0.0), |(n, sum), v| (n + 1.0, sum + v * v));
-    f64::sqrt(sum / n)
-}
-
-/// rms(difference) / rms(wanted).
-fn relative_rms(got: &[f64], want: &[f64]) -> f64 {
-    assert_eq!(got.len(), want.len());
-    rms(got.iter().zip(want).map(|(a, b)| a - b)) / rms(want.iter().copied())
 }
 
 /// Two float64 forwards that share no code differ by 5e-15 of the maximum (golden/README.md). Each op

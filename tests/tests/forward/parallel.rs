@@ -11,7 +11,7 @@ use assay_reference::ops::{self, Op, Setup, Tensors, Tile};
 use assay_reference::qwen::{Forward, Node, Preset, Share};
 use assay_reference::{Dtype, Tensor};
 
-use crate::support::{Basis, checkpoint};
+use crate::support::{Basis, checkpoint, relative_rms};
 
 /// Whether a model splits; if not, what does not divide.
 type Outcome = Result<(), &'static str>;
@@ -264,17 +264,6 @@ fn magnitudes(setup: &Setup<Matmul>) -> Vec<f64> {
 #[test]
 fn sums_over_ranks_follow_the_judges_convention_bitwise() {
     every_split!(row_sums);
-}
-
-fn rms(x: impl Iterator<Item = f64>) -> f64 {
-    let (n, sum) = x.fold((0.0, 0.0), |(n, sum), v| (n + 1.0, sum + v * v));
-    f64::sqrt(sum / n)
-}
-
-/// rms(difference) / rms(wanted).
-fn relative_rms(got: &[f64], want: &[f64]) -> f64 {
-    assert_eq!(got.len(), want.len());
-    rms(got.iter().zip(want).map(|(a, b)| a - b)) / rms(want.iter().copied())
 }
 
 /// In f64 a sum in another order differs by some u = 1.1e-16: 1e-11 of the scale leaves what two

@@ -104,3 +104,15 @@ pub(crate) fn config(cases: u32) -> proptest::test_runner::Config {
     let failure_persistence = Some(Box::new(failures) as Box<_>);
     proptest::test_runner::Config { cases, failure_persistence, ..Default::default() }
 }
+
+/// The root of the mean of squares.
+pub(crate) fn rms(x: impl Iterator<Item = f64>) -> f64 {
+    let (n, sum) = x.fold((0.0, 0.0), |(n, sum), v| (n + 1.0, sum + v * v));
+    f64::sqrt(sum / n)
+}
+
+/// rms(difference) / rms(wanted).
+pub(crate) fn relative_rms(got: &[f64], want: &[f64]) -> f64 {
+    assert_eq!(got.len(), want.len());
+    rms(got.iter().zip(want).map(|(a, b)| a - b)) / rms(want.iter().copied())
+}

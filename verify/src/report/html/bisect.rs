@@ -3,6 +3,7 @@
 use std::fmt::Write;
 
 use super::escape;
+use super::page::foot;
 use crate::bisect::{Bisect, Outcome, Row};
 
 /// The whole page.
@@ -54,13 +55,7 @@ pub fn bisect(report: &Bisect) -> String {
     for row in order {
         out += &section(row);
     }
-    let _ = write!(
-        out,
-        "</main>\n<footer>assay {}</footer>\n<script>{}</script>\n</body>\n</html>\n",
-        env!("CARGO_PKG_VERSION"),
-        include_str!("page.js"),
-    );
-    out
+    out + &foot()
 }
 
 fn class(row: &Row) -> &'static str {

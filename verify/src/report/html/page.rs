@@ -70,13 +70,7 @@ impl Page<'_> {
         for row in order {
             out += &section(row);
         }
-        let _ = write!(
-            out,
-            "</main>\n<footer>assay {}</footer>\n<script>{}</script>\n</body>\n</html>\n",
-            env!("CARGO_PKG_VERSION"),
-            include_str!("page.js"),
-        );
-        out
+        out + &foot()
     }
 
     fn table(&self) -> String {
@@ -168,4 +162,13 @@ fn section(row: &Row<'_>) -> String {
         );
     }
     out + "</details>\n"
+}
+
+/// What every page ends with.
+pub(super) fn foot() -> String {
+    format!(
+        "</main>\n<footer>assay {}</footer>\n<script>{}</script>\n</body>\n</html>\n",
+        env!("CARGO_PKG_VERSION"),
+        include_str!("page.js"),
+    )
 }
