@@ -134,6 +134,24 @@ pub enum Captured {
 }
 
 impl Captured {
+    /// Compares it with the rendered conversation.
+    ///
+    /// # Errors
+    /// When the tokenizer cannot encode `text`.
+    pub fn against(
+        &self,
+        text: &str,
+        tokenizer: &Tokenizer,
+        with: &str,
+    ) -> assay_reference::Result<Comparison> {
+        Ok(match self {
+            Captured::Text(theirs) => bytes(text, theirs, with, "prompt.text_differs"),
+            Captured::Ids(theirs) => {
+                ids(&tokenizer.encode_rendered(text)?, theirs, tokenizer, with, "prompt.ids_differ")
+            }
+        })
+    }
+
     /// From a file's bytes: a JSON array of integers is ids, a JSON string is text as a log has it, anything else is
     /// the text itself.
     pub fn parse(bytes: &[u8]) -> Captured {

@@ -350,3 +350,40 @@ fn what_the_audit_cannot_look_at_is_not_cleared() {
     assert_eq!(word(&of(without.path(), None), "tensors"), "not testable");
     assert_eq!(word(&of(without.path(), None), "chat template"), "not testable");
 }
+
+/// A prompt from a log: the same, edited, and of a model that cannot render it, which is no reason to say nothing else.
+#[test]
+fn a_captured_prompt_is_compared_where_the_model_renders_the_conversation() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let (messages, captured) = (dir.path().join("chat.json"), dir.path().join("prompt.txt"));
+    fs::write(&messages, r#"[{"role": "user", "content": "1+1?"}]"#).expect("written");
+    let says = |model: &Path, prompt: &str| {
+        fs::write(&captured, prompt).expect("written");
+        let args: [&std::ffi::OsStr; 8] = [
+            "bisect".as_ref(),
+            model.as_os_str(),
+            "--messages".as_ref(),
+            messages.as_os_str(),
+            "--captured".as_ref(),
+            captured.as_os_str(),
+            "--json".as_ref(),
+            "-".as_ref(),
+        ];
+        let run = cli::assay(args);
+        let report: Value =
+            serde_json::from_str(&run.stdout).unwrap_or_else(|e| panic!("{e}: {run:#?}"));
+        let rows = report["suspects"].as_array().expect("rows").clone();
+        let row = rows.into_iter().find(|r| r["suspect"] == "prompt as the service renders it");
+        (run.code, row.expect("the prompt").to_string())
+    };
+    let model = golden::path("checkpoints/trained-qwen3");
+    let right = "<|im_start|>user\n1+1?<|im_end|>\n<|im_start|>assistant\n";
+    let (code, row) = says(&model, right);
+    assert!(code == 0 && row.contains("the same bytes"), "{code}: {row}");
+    let (code, row) = says(&model, &right.replace("user\n", "user "));
+    assert!(code == 1 && row.contains("prompt.text_differs"), "{code}: {row}");
+    let without = Copy::of("checkpoints/trained-qwen3");
+    fs::remove_file(without.file("tokenizer_config.json")).expect("removed");
+    let (_, row) = says(without.path(), right);
+    assert!(row.contains("that render this conversation"), "{row}");
+}

@@ -6,16 +6,24 @@ use super::ServerEvidence;
 use super::report::{Evidence, Outcome, Row};
 use crate::template::Comparison;
 
-/// Comparisons of the rendered conversation with what the service used.
+/// The rendered conversation beside what the service used.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Prompt(pub Vec<Comparison>);
+pub enum Prompt {
+    /// Compared.
+    Compared(Vec<Comparison>),
+    /// The model's own files do not render it, and why.
+    NotRendered(String),
+}
 
 /// The row of the prompt: what was captured, and what the server says of conversations.
 pub(super) fn row(dir: &Path, prompt: Option<&Prompt>, server: Option<&ServerEvidence>) -> Row {
     let mut seen: Vec<Outcome> = Vec::new();
-    if let Some(Prompt(comparisons)) = prompt.filter(|p| !p.0.is_empty()) {
-        seen.push(compared(comparisons));
-    }
+    seen.extend(prompt.map(|p| match p {
+        Prompt::Compared(comparisons) => compared(comparisons),
+        Prompt::NotRendered(why) => Outcome::NotTestable {
+            needs: format!("a template and a tokenizer that render this conversation: {why}"),
+        },
+    }));
     seen.extend(server.map(|s| s.template.outcome()));
     let outcome = seen.into_iter().reduce(both).unwrap_or_else(|| Outcome::NotTestable {
         needs: format!(

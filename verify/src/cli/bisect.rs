@@ -5,21 +5,21 @@ mod switches;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, bail, ensure};
+use anyhow::{bail, ensure};
 use assay_reference::checkpoint::{ChatRequest, ChatTemplates, Checkpoint, Tokenizer};
 use assay_reference::trace::Trace;
 use clap::Args;
 
 use super::kernels::{OnKernels, Replaced};
 use super::probe::served_in;
-use super::run::prompts::{arguments, read_text};
+use super::run::prompts::{arguments, read_bytes, read_text};
 use super::{FINDINGS, HtmlArgs, JsonArgs, PASS, progress};
 use crate::bisect::{Given, Prompt, Server, Source, bisect};
 use crate::diff::engine;
 use crate::http::Client;
 use crate::report::{Envelope, html, text, write_json};
 use crate::server::exchange;
-use crate::template::{self, Captured};
+use crate::template::Captured;
 
 /// What to examine, and what there is to go by.
 #[derive(Debug, Args)]
@@ -120,8 +120,8 @@ pub(super) fn run(args: &BisectArgs) -> anyhow::Result<u8> {
         "--dtype is of a server: give --server URL or --recording FILE"
     );
     let kernels = args.backend.map(|on| on.kernels(&args.replaced)).transpose()?;
-    let on_kernels =
-        engine::Prompt { ids: ids(args, model, trace.as_ref()), chunk: 16, generate: 4 };
+    let ids = kernels.as_ref().map(|_| ids(args, model, trace.as_ref())).unwrap_or_default();
+    let on_kernels = engine::Prompt { ids, chunk: 16, generate: 4 };
     let given = Given {
         trace: trace.as_ref(),
         kernels: kernels.as_ref().map(|k| (k, &on_kernels)),
@@ -167,22 +167,22 @@ fn read_answer(path: &Path) -> anyhow::Result<String> {
     Ok(text)
 }
 
-/// The conversation as the model's template renders it, against what the service used.
+/// The conversation as the model's template renders it, against what the service used. What the model lacks for
+/// that is a matter of the report; files that cannot be read are not.
 fn compared(model: &Path, messages: &Path, captured: &Path) -> anyhow::Result<Prompt> {
     let mut request = ChatRequest::parse(&read_text(messages)?, messages)?;
     request.add_generation_prompt = true;
     request.arguments = arguments(false, &[])?;
-    let text = ChatTemplates::open(model)?.render(&request)?;
-    let tokenizer = Tokenizer::open(model)?;
+    let theirs = Captured::parse(&read_bytes(captured)?);
     let with = captured.display().to_string();
-    let bytes = std::fs::read(captured).with_context(|| with.clone())?;
-    Ok(Prompt(vec![match Captured::parse(&bytes) {
-        Captured::Text(theirs) => template::bytes(&text, &theirs, &with, "prompt.text_differs"),
-        Captured::Ids(theirs) => {
-            let ours = tokenizer.encode_rendered(&text)?;
-            template::ids(&ours, &theirs, &tokenizer, &with, "prompt.ids_differ")
-        }
-    }]))
+    let comparison = || {
+        let text = ChatTemplates::open(model)?.render(&request)?;
+        theirs.against(&text, &Tokenizer::open(model)?, &with)
+    };
+    Ok(match comparison() {
+        Ok(comparison) => Prompt::Compared(vec![comparison]),
+        Err(e) => Prompt::NotRendered(e.to_string()),
+    })
 }
 
 /// Tokens for the kernels: what was given, what was recorded, or some of the vocabulary.

@@ -92,14 +92,8 @@ pub(super) fn run(args: &TemplateArgs) -> anyhow::Result<u8> {
     if let Some(path) = &args.captured {
         let with = path.display().to_string();
         let bytes = read_bytes(path)?;
-        body.comparisons.push(match Captured::parse(&bytes) {
-            Captured::Text(theirs) => {
-                template::bytes(&body.text, &theirs, &with, "prompt.text_differs")
-            }
-            Captured::Ids(theirs) => {
-                template::ids(&body.ids, &theirs, &tokenizer, &with, "prompt.ids_differ")
-            }
-        });
+        let captured = Captured::parse(&bytes);
+        body.comparisons.push(captured.against(&body.text, &tokenizer, &with)?);
     }
     if let Some(url) = &args.server {
         let limit = Duration::from_secs(args.timeout);
