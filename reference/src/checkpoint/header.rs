@@ -18,7 +18,7 @@ use crate::error::{Error, Result};
 use crate::tensor::byte_len;
 
 /// Bytes of the header's length.
-pub(super) const PREFIX: usize = 8;
+const PREFIX: usize = 8;
 /// The longest header that readers of the format accept.
 pub(super) const MAX_HEADER: u64 = 100_000_000;
 /// The most dimensions of a tensor.

@@ -38,6 +38,7 @@ pub use json::with_duplicates;
 pub use shard::{Shard, to_bytes, write};
 pub use tokenizer::Tokenizer;
 pub use weights::Checkpoint;
+pub use writer::{Slot, header_of};
 
 use std::path::Path;
 

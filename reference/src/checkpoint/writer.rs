@@ -7,10 +7,10 @@ use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::header::{MAX_HEADER, MAX_RANK, METADATA, PREFIX, bad_name};
+use super::header::{MAX_HEADER, MAX_RANK, METADATA, bad_name};
 use crate::dtype::Dtype;
 use crate::error::{Error, Result};
-use crate::tensor::Tensor;
+use crate::tensor::{Tensor, byte_len};
 
 /// The bytes of a safetensors file with `tensors` and `metadata`.
 ///
@@ -53,47 +53,53 @@ pub fn write(
     Ok(())
 }
 
-/// A file's header and its tensors in the data's order.
-struct Plan<'a> {
-    header: String,
-    data: Vec<&'a Tensor>,
+/// A tensor that is to be written, without its bytes.
+#[derive(Clone, Copy, Debug)]
+pub struct Slot<'a> {
+    /// Name in the file.
+    pub name: &'a str,
+    /// Type of the elements.
+    pub dtype: Dtype,
+    /// Shape, outermost first.
+    pub shape: &'a [usize],
 }
 
-impl Plan<'_> {
-    fn len(&self) -> usize {
-        PREFIX + self.header.len() + self.data.iter().map(|t| t.bytes().len()).sum::<usize>()
-    }
-
-    fn emit(&self, out: &mut impl Write) -> io::Result<()> {
-        out.write_all(&(self.header.len() as u64).to_le_bytes())?;
-        out.write_all(self.header.as_bytes())?;
-        self.data.iter().try_for_each(|t| out.write_all(t.bytes()))
-    }
-}
-
-fn plan<'a>(
-    tensors: &'a BTreeMap<String, Tensor>,
+/// What stands before the data of a safetensors file, for writers that hold no tensor whole: the header with its
+/// length, and the order of the data as positions in `slots`. The file that follows it is that of [`to_bytes`].
+///
+/// # Errors
+/// As [`to_bytes`]; and when two names are equal, or the tensors are too large to be counted in bytes.
+pub fn header_of(
+    slots: &[Slot<'_>],
     metadata: &BTreeMap<String, String>,
-) -> Result<Plan<'a>> {
-    let mut order: Vec<(&str, &Tensor)> = tensors.iter().map(|(n, t)| (n.as_str(), t)).collect();
-    // Stable: the map's order by name remains among equal sizes.
-    order.sort_by_key(|(_, t)| std::cmp::Reverse(t.dtype().size()));
-    let mut offsets = BTreeMap::new();
-    let mut end = 0;
-    for (name, tensor) in &order {
-        let start = end;
-        end += tensor.bytes().len();
-        offsets.insert(*name, (start, end));
+) -> Result<(Vec<u8>, Vec<usize>)> {
+    let mut named: Vec<usize> = (0..slots.len()).collect();
+    named.sort_by_key(|&i| slots[i].name);
+    if let Some(pair) = named.windows(2).find(|p| slots[p[0]].name == slots[p[1]].name) {
+        return refused(slots[pair[0]].name, "another one has the same name");
+    }
+    let mut order = named.clone();
+    // Stable: the order by name remains among equal sizes.
+    order.sort_by_key(|&i| std::cmp::Reverse(slots[i].dtype.size()));
+    let mut places = vec![(0, 0); slots.len()];
+    let mut end: usize = 0;
+    for &i in &order {
+        let bytes = byte_len(slots[i].dtype, slots[i].shape);
+        let Some(next) = bytes.and_then(|bytes| end.checked_add(bytes)) else {
+            return refused(slots[i].name, "its bytes cannot be counted");
+        };
+        places[i] = (end, next);
+        end = next;
     }
 
-    let mut parts = Vec::with_capacity(tensors.len() + 1);
+    let mut parts = Vec::with_capacity(slots.len() + 1);
     if !metadata.is_empty() {
         let pairs: Vec<String> =
             metadata.iter().map(|(k, v)| format!("{}:{}", quote(k), quote(v))).collect();
         parts.push(format!("{}:{{{}}}", quote(METADATA), pairs.join(",")));
     }
-    for (name, (start, end)) in offsets {
-        parts.push(entry(name, &tensors[name], start, end)?);
+    for i in named {
+        parts.push(entry(&slots[i], places[i])?);
     }
     let mut header = format!("{{{}}}", parts.join(","));
     while !header.len().is_multiple_of(8) {
@@ -106,22 +112,57 @@ fn plan<'a>(
             header.len()
         )));
     }
-    Ok(Plan { header, data: order.into_iter().map(|(_, t)| t).collect() })
+    let mut head = (header.len() as u64).to_le_bytes().to_vec();
+    head.extend(header.into_bytes());
+    Ok((head, order))
 }
 
-fn entry(name: &str, tensor: &Tensor, start: usize, end: usize) -> Result<String> {
-    let refuse = |why: &str| {
-        Err(Error::Request(format!("cannot write the tensor `{}`: {why}", name.escape_debug())))
+/// The header and the tensors in the data's order.
+struct Plan<'a> {
+    head: Vec<u8>,
+    data: Vec<&'a Tensor>,
+}
+
+impl Plan<'_> {
+    fn len(&self) -> usize {
+        self.head.len() + self.data.iter().map(|t| t.bytes().len()).sum::<usize>()
+    }
+
+    fn emit(&self, out: &mut impl Write) -> io::Result<()> {
+        out.write_all(&self.head)?;
+        self.data.iter().try_for_each(|t| out.write_all(t.bytes()))
+    }
+}
+
+fn plan<'a>(
+    tensors: &'a BTreeMap<String, Tensor>,
+    metadata: &BTreeMap<String, String>,
+) -> Result<Plan<'a>> {
+    let slot = |(name, tensor): (&'a String, &'a Tensor)| Slot {
+        name,
+        dtype: tensor.dtype(),
+        shape: tensor.shape(),
     };
+    let slots: Vec<Slot<'_>> = tensors.iter().map(slot).collect();
+    let (head, order) = header_of(&slots, metadata)?;
+    let data = order.into_iter().map(|i| &tensors[slots[i].name]).collect();
+    Ok(Plan { head, data })
+}
+
+fn refused<T>(name: &str, why: &str) -> Result<T> {
+    Err(Error::Request(format!("cannot write the tensor `{}`: {why}", name.escape_debug())))
+}
+
+fn entry(slot: &Slot<'_>, (start, end): (usize, usize)) -> Result<String> {
+    let Slot { name, dtype, shape } = *slot;
     if let Some(why) = bad_name(name) {
-        return refuse(why);
+        return refused(name, why);
     }
-    let shape = tensor.shape();
     if shape.len() > MAX_RANK {
-        return refuse(&format!("it has {} dimensions, at most {MAX_RANK} are read", shape.len()));
+        let why = format!("it has {} dimensions, at most {MAX_RANK} are read", shape.len());
+        return refused(name, &why);
     }
-    let mut text =
-        format!("{}:{{\"dtype\":\"{}\",\"shape\":[", quote(name), spelled(tensor.dtype()));
+    let mut text = format!("{}:{{\"dtype\":\"{}\",\"shape\":[", quote(name), spelled(dtype));
     for (i, d) in shape.iter().enumerate() {
         let _ = write!(text, "{}{d}", if i == 0 { "" } else { "," });
     }

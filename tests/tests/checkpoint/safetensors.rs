@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
-use assay_reference::checkpoint::{Shard, to_bytes, write};
+use assay_reference::checkpoint::{Shard, Slot, header_of, to_bytes, write};
 use assay_reference::{Dtype, Tensor};
 use proptest::prelude::*;
 use proptest::test_runner::FileFailurePersistence;
@@ -326,4 +326,29 @@ proptest! {
         let text = header(&[("t", &format!("{shape:?}"), start, end)]);
         let _ = parse(&raw(&text, 16));
     }
+}
+
+#[test]
+fn a_header_alone_is_that_of_the_whole_file_and_names_its_order() {
+    let tensors = Tensors::from([
+        ("a".to_owned(), Tensor::from_f64(Dtype::Bf16, &[2, 3], &[1.0; 6])),
+        ("b".to_owned(), Tensor::from_f64(Dtype::F32, &[2], &[2.0; 2])),
+        ("c".to_owned(), Tensor::from_f64(Dtype::Bf16, &[1], &[3.0])),
+    ]);
+    let slot = |name: &'static str| {
+        let tensor = &tensors[name];
+        Slot { name, dtype: tensor.dtype(), shape: tensor.shape() }
+    };
+    let metadata = BTreeMap::from([("format".to_owned(), "pt".to_owned())]);
+    let slots = [slot("c"), slot("a"), slot("b")];
+    let (mut bytes, order) = header_of(&slots, &metadata).expect("a header");
+    assert_eq!(order, [2, 1, 0]);
+    order.iter().for_each(|&i| bytes.extend(tensors[slots[i].name].bytes()));
+    assert_eq!(bytes, to_bytes(&tensors, &metadata).expect("a file"));
+
+    let twice = header_of(&[slots[0], slots[1], slots[0]], &metadata).expect_err("one name twice");
+    assert_says(&twice.to_string(), &["`c`", "same name"]);
+    let huge = [usize::MAX, 2];
+    let huge = header_of(&[Slot { shape: &huge, ..slots[0] }], &metadata).expect_err("too large");
+    assert_says(&huge.to_string(), &["`c`", "cannot be counted"]);
 }
