@@ -11,6 +11,7 @@
 //! - [`audit`]: a checkpoint's files, config and text boundary, without running it;
 //! - [`server`]: a running server probed from outside;
 //! - [`bisect`]: every suspect of a wrong service with its experiment, and the environment switches of engines;
+//! - [`synthetic`]: checkpoints of released shapes, made from a seed;
 //! - [`template`]: a prompt compared with a captured one or a server's, over [`http`];
 //! - [`finding`]: stable codes; [`variants`]: the catalogue; [`report`]: text, JSON, HTML; [`cli`]: the command line.
 
@@ -35,5 +36,6 @@ pub mod report;
 pub mod server;
 pub mod subject;
 pub mod suite;
+pub mod synthetic;
 pub mod template;
 pub mod variants;

@@ -18,6 +18,7 @@ mod gptq_golden;
 mod html_report;
 mod judge_power;
 mod ledger;
+mod make_model;
 mod mutants_blind;
 mod own_traces;
 mod parallel_cli;

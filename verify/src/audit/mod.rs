@@ -35,6 +35,7 @@ pub use self::found::{Audit, Blind, Item};
 pub use self::hash::Hash;
 
 pub(crate) use self::found::list;
+pub(crate) use self::release::{Release, table as releases};
 
 use self::files::Files;
 use self::found::Found;

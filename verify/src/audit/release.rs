@@ -15,11 +15,11 @@ use super::tensors;
 /// A released model; what was not read at the source is absent.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Release {
-    pub(super) name: String,
+pub(crate) struct Release {
+    pub(crate) name: String,
     /// Where the numbers were read.
-    pub(super) source: String,
-    architecture: String,
+    source: String,
+    pub(crate) architecture: String,
     hidden_size: Option<u64>,
     num_hidden_layers: Option<u64>,
     num_attention_heads: Option<u64>,
@@ -42,13 +42,13 @@ struct Table {
 }
 
 /// The table; a test reads it, so that an error here is one of this file.
-pub(super) fn table() -> Vec<Release> {
+pub(crate) fn table() -> Vec<Release> {
     toml::from_str::<Table>(include_str!("releases.toml")).map(|t| t.release).unwrap_or_default()
 }
 
 impl Release {
     /// The fields with values, as config.json spells them.
-    fn fields(&self) -> Vec<(&'static str, Value)> {
+    pub(crate) fn fields(&self) -> Vec<(&'static str, Value)> {
         let int = |n: Option<u64>| n.map(|n| json!(n));
         let real = |x: Option<f64>| x.map(|x| json!(x));
         let flag = |b: Option<bool>| b.map(|b| json!(b));

@@ -10,6 +10,7 @@ mod exec;
 mod gate;
 mod kernels;
 mod list;
+mod make_model;
 mod power;
 mod probe;
 mod progress;
@@ -96,6 +97,8 @@ enum Command {
     DeviceProbe(device_probe::ProbeArgs),
     /// Repeat the judgement of a saved case, or run a kernel on it
     Replay(replay::ReplayArgs),
+    /// Write a synthetic checkpoint of any released shape: for benchmarks, and for trying commands without a download
+    MakeModel(make_model::MakeModelArgs),
     /// Compile the kernels with hipcc and list their registers, shared memory and spills
     Kernels(resources::KernelsArgs),
     /// List ops, their variants, kernels, presets, mutants or finding codes
@@ -263,6 +266,7 @@ fn dispatch(cli: Cli) -> anyhow::Result<u8> {
         Command::Doctor(args) => doctor::run(&args),
         Command::DeviceProbe(args) => device_probe::run(&args),
         Command::Replay(args) => replay::run(&args),
+        Command::MakeModel(args) => make_model::run(&args),
         Command::Kernels(args) => resources::run(&args),
         Command::List(args) => list::run(&args),
     })
