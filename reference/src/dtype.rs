@@ -193,6 +193,12 @@ impl Rounding {
         y
     }
 
+    /// Whether every number of `bits` significant bits, 24 for f32 or 53 for f64, stays as it is.
+    pub fn keeps(self, bits: i32) -> bool {
+        let format = self.dtype.format();
+        !self.flush && bits >= 24 && format.is_none_or(|f| f.bits >= bits)
+    }
+
     /// The most that this rounding moves a value near `x`; 0 for f64, whose values stay as they are.
     pub fn most(self, x: f64) -> f64 {
         match (self.dtype.format(), self.mode) {

@@ -1,5 +1,8 @@
 //! The one definition of a reduction, and the same code compiled for AVX2 with FMA.
 
+#[cfg(target_arch = "x86_64")]
+use super::isa::Isa;
+
 /// Lanes of an f32 reduction.
 pub const LANES_F32: usize = 16;
 /// Lanes of an f64 reduction.
@@ -11,8 +14,8 @@ macro_rules! reduction {
         pub fn $dot(a: &[$float], b: &[$float], first: usize) -> $float {
             debug_assert_eq!(a.len(), b.len());
             #[cfg(target_arch = "x86_64")]
-            if has_fma() {
-                // SAFETY: avx2 and fma were detected on this CPU.
+            if Isa::current() != Isa::Scalar {
+                // SAFETY: every other choice on this architecture implies AVX2 and FMA.
                 #[expect(
                     unsafe_code,
                     reason = "a call into code compiled for a detected CPU feature"
@@ -25,8 +28,8 @@ macro_rules! reduction {
         /// Sum. `first` is the absolute index of element 0 on the reduced axis.
         pub fn $sum(a: &[$float], first: usize) -> $float {
             #[cfg(target_arch = "x86_64")]
-            if has_fma() {
-                // SAFETY: avx2 and fma were detected on this CPU.
+            if Isa::current() != Isa::Scalar {
+                // SAFETY: every other choice on this architecture implies AVX2 and FMA.
                 #[expect(
                     unsafe_code,
                     reason = "a call into code compiled for a detected CPU feature"
@@ -114,12 +117,6 @@ fn tree<T: Copy + std::ops::Add<Output = T>, const L: usize>(mut lanes: [T; L]) 
         half /= 2;
     }
     lanes[0]
-}
-
-#[cfg(target_arch = "x86_64")]
-#[inline]
-pub(crate) fn has_fma() -> bool {
-    is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma")
 }
 
 #[cfg(test)]

@@ -8,13 +8,19 @@
 //! [`Real`] is the trait over which ops are written once: `f64` is the oracle, `f32` the fast path,
 //! [`Ball`] the oracle with its own error bound.
 
+mod attend;
 pub mod ball;
 pub mod dot;
 pub mod emulate;
+pub mod exp;
 pub mod fenv;
+pub mod isa;
+mod kernel;
 pub mod math;
+pub mod matmul;
 mod moments;
 pub mod real;
+mod simd;
 
 pub use ball::Ball;
 pub use real::Real;

@@ -1,5 +1,8 @@
 //! Sums over the products of two vectors that a bound needs beside the dot product itself.
 
+#[cfg(target_arch = "x86_64")]
+use super::isa::Isa;
+
 /// Partial sums, so that they are formed side by side.
 const LANES: usize = 8;
 
@@ -18,8 +21,8 @@ pub(super) struct Moments {
 pub(super) fn of_products(a: &[f64], b: &[f64]) -> Moments {
     debug_assert_eq!(a.len(), b.len());
     #[cfg(target_arch = "x86_64")]
-    if super::dot::has_fma() {
-        // SAFETY: avx2 was detected on this CPU.
+    if Isa::current() != Isa::Scalar {
+        // SAFETY: every other choice on this architecture implies AVX2.
         #[expect(unsafe_code, reason = "a call into code compiled for a detected CPU feature")]
         return unsafe { of_products_avx2(a, b) };
     }

@@ -2,7 +2,11 @@
 
 use std::fmt::Debug;
 
-use super::{dot, emulate, math};
+use rayon::prelude::*;
+
+use super::fenv::DefaultEnv;
+use super::matmul::{self, Weights};
+use super::{attend, dot, emulate, exp, math};
 use crate::dtype::Rounding;
 use crate::policy::Accumulator;
 
@@ -41,10 +45,47 @@ pub trait Real: Copy + Debug + Send + Sync + 'static {
     fn prepare(a: Vec<Self>) -> Self::Vector;
     /// The same as [`Real::dot`] of the vectors, to the bit.
     fn dot_prepared(a: &Self::Vector, b: &Self::Vector, first: usize, acc: &Accumulator) -> Self;
+    /// Whether reductions of many outputs at once are [`Real::products`], [`Real::dots`] and
+    /// [`Real::mix`]; they are computed one by one where not.
+    fn is_plain(_acc: &Accumulator) -> bool {
+        false
+    }
+    /// The products of rows of activations x [M, K] with `n` rows of weights, [M, N]: each to the bit
+    /// [`Real::dot`] of its rows from index 0 on.
+    ///
+    /// # Panics
+    /// Unless [`Real::is_plain`], as the next two.
+    fn products(_x: &[Self], _k: usize, _weights: &Weights<'_, Self>, _n: usize) -> Vec<Self> {
+        unreachable!("is not plain")
+    }
+    /// The same of `q` and `n` rows of its length that lie `stride` elements apart.
+    fn dots(_q: &[Self], _rows: &[Self], _stride: usize, _n: usize) -> Vec<Self> {
+        unreachable!("is not plain")
+    }
+    /// The sums over j of `w[j]` times the first `width` elements of row j, rows `stride` elements apart:
+    /// each to the bit [`Real::dot`] of w and a column, from index `first` on.
+    fn mix(_w: &[Self], _rows: &[Self], _stride: usize, _width: usize, _first: usize) -> Vec<Self> {
+        unreachable!("is not plain")
+    }
+    /// e^x in place.
+    fn exp_all(x: &mut [Self]) {
+        x.iter_mut().for_each(|v| *v = v.exp());
+    }
     /// Sum; `first` as in [`Real::dot`].
     fn sum(a: &[Self], first: usize, acc: &Accumulator) -> Self;
     /// Rounded to a stored dtype; `lambda` turns a standard deviation into a radius.
     fn round(self, rounding: Rounding, lambda: f64) -> Self;
+
+    /// [`Real::round`] in place, by many threads where it is worth it.
+    fn round_all(x: &mut [Self], rounding: Rounding, lambda: f64) {
+        if !Self::IS_BOUND && rounding.keeps(Self::BITS) {
+            return;
+        }
+        x.par_chunks_mut(1 << 14).for_each(|part| {
+            let _env = DefaultEnv::enter();
+            part.iter_mut().for_each(|x| *x = x.round(rounding, lambda));
+        });
+    }
 
     /// The means of `columns` with weights `w` that numerator and denominator share:
     /// sum w v / sum w; `first` as in [`Real::dot`].
@@ -126,6 +167,21 @@ impl Real for f64 {
     fn dot(a: &[f64], b: &[f64], first: usize, acc: &Accumulator) -> f64 {
         if acc.is_exact() { emulate::dot(a, Some(b), acc) } else { dot::dot_f64(a, b, first) }
     }
+    fn is_plain(acc: &Accumulator) -> bool {
+        !acc.is_exact()
+    }
+    fn products(x: &[f64], k: usize, weights: &Weights<'_, f64>, n: usize) -> Vec<f64> {
+        matmul::product(x, k, weights, n)
+    }
+    fn dots(q: &[f64], rows: &[f64], stride: usize, n: usize) -> Vec<f64> {
+        attend::dots(q, rows, stride, n)
+    }
+    fn mix(w: &[f64], rows: &[f64], stride: usize, width: usize, first: usize) -> Vec<f64> {
+        attend::mix(w, rows, stride, width, first)
+    }
+    fn exp_all(x: &mut [f64]) {
+        exp::f64s(x);
+    }
     fn sum(a: &[f64], first: usize, acc: &Accumulator) -> f64 {
         if acc.is_exact() { emulate::dot(a, None, acc) } else { dot::sum_f64(a, first) }
     }
@@ -180,6 +236,21 @@ impl Real for f32 {
     }
     fn dot(a: &[f32], b: &[f32], first: usize, _acc: &Accumulator) -> f32 {
         dot::dot_f32(a, b, first)
+    }
+    fn is_plain(_acc: &Accumulator) -> bool {
+        true
+    }
+    fn products(x: &[f32], k: usize, weights: &Weights<'_, f32>, n: usize) -> Vec<f32> {
+        matmul::product(x, k, weights, n)
+    }
+    fn dots(q: &[f32], rows: &[f32], stride: usize, n: usize) -> Vec<f32> {
+        attend::dots(q, rows, stride, n)
+    }
+    fn mix(w: &[f32], rows: &[f32], stride: usize, width: usize, first: usize) -> Vec<f32> {
+        attend::mix(w, rows, stride, width, first)
+    }
+    fn exp_all(x: &mut [f32]) {
+        exp::f32s(x);
     }
     fn sum(a: &[f32], first: usize, _acc: &Accumulator) -> f32 {
         dot::sum_f32(a, first)

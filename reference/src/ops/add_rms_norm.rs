@@ -165,7 +165,7 @@ impl Op for AddRmsNorm {
             x.iter_mut().for_each(|x| *x = x.round(part.output, part.lambda));
         }
         x.chunks_mut(d).for_each(|row| policy.apply("residual", row));
-        let edges = inputs.clone().with("x", Arg::Made { shape: vec![x.len() / d, d], data: x });
+        let edges = inputs.clone().with("x", Arg::made(vec![x.len() / d, d], x));
         let norm = |cols: Option<Vec<usize>>| {
             RmsNorm::eval(&params.norm, &edges, policy, &Tile { rows: None, cols }).remove(0)
         };

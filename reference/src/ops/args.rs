@@ -1,5 +1,6 @@
 //! Arguments, outputs and tiles.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use crate::arith::{Real, fenv::DefaultEnv};
@@ -40,7 +41,7 @@ impl ArgSpec {
 
 /// An input of an evaluation: stored in the case, or an edge of a composite.
 #[derive(Clone, Debug)]
-pub enum Arg<'a, R> {
+pub enum Arg<'a, R: Clone> {
     /// Widened on the fly.
     Stored(&'a Tensor),
     /// Computed by an upstream part.
@@ -48,11 +49,28 @@ pub enum Arg<'a, R> {
         /// Shape, outermost first.
         shape: Vec<usize>,
         /// Row-major elements.
-        data: Vec<R>,
+        data: Cow<'a, [R]>,
     },
 }
 
-impl<R: Real> Arg<'_, R> {
+impl<'a, R: Real> Arg<'a, R> {
+    /// An edge that owns its elements.
+    pub fn made(shape: Vec<usize>, data: Vec<R>) -> Self {
+        Arg::Made { shape, data: Cow::Owned(data) }
+    }
+
+    /// All elements as they are, or widened.
+    pub fn all(&self) -> Cow<'_, [R]> {
+        match self {
+            Arg::Stored(t) => {
+                let mut out = vec![R::lift(0.0); t.len()];
+                t.widen(0, &mut out, R::lift);
+                Cow::Owned(out)
+            }
+            Arg::Made { data, .. } => Cow::Borrowed(data),
+        }
+    }
+
     /// Shape, outermost first.
     pub fn shape(&self) -> &[usize] {
         match self {
@@ -124,7 +142,7 @@ fn is_run(offsets: &[usize]) -> bool {
 
 /// The inputs of an evaluation.
 #[derive(Clone, Debug)]
-pub struct Inputs<'a, R> {
+pub struct Inputs<'a, R: Clone> {
     args: Vec<(&'a str, Arg<'a, R>)>,
 }
 
@@ -279,5 +297,6 @@ pub(crate) fn in_parallel<T: Send>(n: usize, f: &(dyn Fn(usize) -> T + Sync)) ->
         let _env = DefaultEnv::enter();
         f(i)
     };
-    (0..n).into_par_iter().map(one).collect()
+    // Another thread is not worth waking for one.
+    if n <= 1 { (0..n).map(f).collect() } else { (0..n).into_par_iter().map(one).collect() }
 }

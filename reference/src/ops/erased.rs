@@ -147,7 +147,7 @@ impl Visitor for Check<'_> {
     }
 }
 
-struct Eval<'a, 'i, R>(&'a AnyParams, &'a Inputs<'i, R>, &'a Policy, &'a Tile);
+struct Eval<'a, 'i, R: Real>(&'a AnyParams, &'a Inputs<'i, R>, &'a Policy, &'a Tile);
 
 impl<R: Real> Visitor for Eval<'_, '_, R> {
     type Out = Vec<Out<R>>;

@@ -107,7 +107,7 @@ fn linear<R: Real>(
     {
         weight.round_at("scale", policy.output.dtype);
     }
-    form.eval(Arg::Made { shape, data: x }, inputs, &prefix(expert, module), &own)
+    form.eval(Arg::made(shape, x), inputs, &prefix(expert, module), &own)
 }
 
 /// One expert's MLP over rows, before it is weighted: by rank, each from its part of the width. `experts`

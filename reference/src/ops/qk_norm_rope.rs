@@ -86,7 +86,7 @@ fn placed<R: Real>(shape: &[usize], rows: &[usize], data: &[R]) -> Arg<'static, 
     for (row, &r) in data.chunks(d).zip(rows) {
         all[r * d..(r + 1) * d].copy_from_slice(row);
     }
-    Arg::Made { shape: shape.to_vec(), data: all }
+    Arg::made(shape.to_vec(), all)
 }
 
 /// The normalised heads of `rows`.
@@ -99,8 +99,8 @@ fn norm<R: Real>(params: &Params, inputs: &Inputs<'_, R>, part: &Policy, rows: &
         let weight = inputs.req("weight").row(0).repeat(heads);
         let wide = inputs
             .clone()
-            .with("x", Arg::Made { shape: vec![shape[0], heads * d], data })
-            .with("weight", Arg::Made { shape: vec![heads * d], data: weight });
+            .with("x", Arg::made(vec![shape[0], heads * d], data))
+            .with("weight", Arg::made(vec![heads * d], weight));
         let all = RmsNorm::eval(&params.norm, &wide, part, &Tile::ALL).remove(0).data;
         return rows.iter().flat_map(|&r| all[r * d..(r + 1) * d].to_vec()).collect();
     }

@@ -131,12 +131,20 @@ impl Op for SiluMul {
         let rows = gate.shape().iter().product::<usize>() / gate.cols();
         Out::by_rows(tile, rows, |r| {
             let mut row = gate.row(r);
-            for g in &mut row {
-                *g = match params.activation {
-                    Activation::Silu => params.sigmoid.silu(*g, policy.lambda),
-                    Activation::Sigmoid => R::lift(1.0).div(R::lift(1.0).add(g.neg().exp())),
-                    Activation::None => *g,
-                };
+            if (params.activation, params.sigmoid) == (Activation::Silu, Sigmoid::Exact) {
+                let mut e: Vec<R> = row.iter().map(|g| g.neg()).collect();
+                R::exp_all(&mut e);
+                for (g, e) in row.iter_mut().zip(e) {
+                    *g = g.div(R::lift(1.0).add(e));
+                }
+            } else {
+                for g in &mut row {
+                    *g = match params.activation {
+                        Activation::Silu => params.sigmoid.silu(*g, policy.lambda),
+                        Activation::Sigmoid => R::lift(1.0).div(R::lift(1.0).add(g.neg().exp())),
+                        Activation::None => *g,
+                    };
+                }
             }
             policy.apply("silu", &mut row);
             for (g, u) in row.iter_mut().zip(up.row(r)) {

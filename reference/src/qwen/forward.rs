@@ -1,5 +1,6 @@
 //! Runs a plan over `f32` or `f64`, with a KV cache.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use crate::arith::{Real, fenv::DefaultEnv};
@@ -34,6 +35,7 @@ pub struct Forward<'c, R> {
     starts: Vec<usize>,
     positions: Positions,
     forgets: bool,
+    only_last: bool,
     jitter: Option<Jitter>,
 }
 
@@ -108,6 +110,7 @@ impl<'c, R: Basis> Forward<'c, R> {
             starts: Vec::new(),
             positions,
             forgets,
+            only_last: false,
             jitter: None,
         })
     }
@@ -117,6 +120,13 @@ impl<'c, R: Basis> Forward<'c, R> {
     #[must_use]
     pub fn jittered(mut self, jitter: Jitter) -> Self {
         self.jitter = Some(jitter);
+        self
+    }
+
+    /// The same forward, of which each step makes the logits of its last token only.
+    #[must_use]
+    pub fn with_last_logits(mut self) -> Self {
+        self.only_last = true;
         self
     }
 
@@ -130,7 +140,8 @@ impl<'c, R: Basis> Forward<'c, R> {
         &self.plan
     }
 
-    /// Appends tokens and returns their logits, [T, vocab].
+    /// Appends tokens and returns their logits, [T, vocab]; [1, vocab] after
+    /// [`Forward::with_last_logits`].
     ///
     /// # Errors
     /// When there is no token, or one is outside the vocabulary.
@@ -178,11 +189,19 @@ impl<'c, R: Basis> Forward<'c, R> {
             let mut inputs = Inputs::stored(&stored);
             for (arg, source) in &node.inputs {
                 let made = match source {
-                    Source::Probe(probe, view) => made(&live, probe, *view, t)?,
+                    Source::Probe(probe, view) => {
+                        let (data, width) = live.get(probe.as_str()).ok_or_else(|| {
+                            let what = format!("the plan reads `{probe}` before it is made");
+                            Error::Request(what)
+                        })?;
+                        // What comes after the last norm is the logits' alone.
+                        let only_last = self.only_last && probe == LAST_NORM;
+                        let data = if only_last { &data[data.len() - width..] } else { data };
+                        borrowed(data, *width, *view)
+                    }
                     Source::History(probe, view) => {
                         let width = self.plan.node(probe).map_or(1, |n| n.width);
-                        let data = self.history[probe].clone();
-                        Arg::Made { shape: view.shape(data.len() / width, width), data }
+                        borrowed(&self.history[probe], width, *view)
                     }
                     Source::Weight(_) | Source::Part(..) | Source::Tokens | Source::Positions => {
                         continue;
@@ -236,14 +255,9 @@ fn last_uses(plan: &Plan) -> BTreeMap<&str, usize> {
     reads.collect()
 }
 
-fn made<'a, R: Real>(
-    live: &BTreeMap<&str, (Vec<R>, usize)>,
-    probe: &str,
-    view: View,
-    rows: usize,
-) -> Result<Arg<'a, R>> {
-    let (data, width) = live
-        .get(probe)
-        .ok_or_else(|| Error::Request(format!("the plan reads `{probe}` before it is made")))?;
-    Ok(Arg::Made { shape: view.shape(rows, *width), data: data.clone() })
+/// The probe that only the logits read.
+const LAST_NORM: &str = "final_norm";
+
+fn borrowed<R: Real>(data: &[R], width: usize, view: View) -> Arg<'_, R> {
+    Arg::Made { shape: view.shape(data.len() / width, width), data: Cow::Borrowed(data) }
 }

@@ -56,12 +56,13 @@ impl Jitter {
             "rope" => 2.0 * (position as f64).max(1.0),
             _ => sum(arg.cols() as f64),
         };
-        let Arg::Made { shape, mut data } = arg else { return arg };
+        let Arg::Made { shape, data } = arg else { return arg };
+        let mut data = data.into_owned();
         let c = c * pow2(-bits);
         for x in &mut data {
             *x = x.mul(R::constant(1.0 + c * self.next()));
         }
-        Arg::Made { shape, data }
+        Arg::made(shape, data)
     }
 }
 

@@ -21,6 +21,7 @@
 //! <https://github.com/Dao-AILab/flash-attention> (`flash_attn/cute`) and <https://github.com/ROCm/aiter>
 
 mod faults;
+mod keys;
 mod online;
 mod query;
 
@@ -28,8 +29,9 @@ use std::sync::OnceLock;
 
 use serde::{Deserialize, Serialize};
 
+use self::keys::Keys;
+use self::query::query;
 pub(super) use self::query::sum_and_top;
-use self::query::{KvHeadData, query};
 
 use super::softmax::Exponent;
 use super::{
@@ -310,8 +312,11 @@ impl Op for Attention {
         let (&[t_len, hq, _], &[s_len, hkv, _]) = (q.shape(), inputs.req("k").shape()) else {
             unreachable!("checked")
         };
+        let plain = R::is_plain(&policy.acc);
+        let [k, v] = ["k", "v"].map(|name| plain.then(|| inputs.req(name).all()));
+        let all = k.as_deref().zip(v.as_deref()).map(|(k, v)| [k, v]);
         // A tile may need few of the kv heads.
-        let heads: Vec<OnceLock<KvHeadData<R>>> = (0..hkv).map(|_| OnceLock::new()).collect();
+        let heads: Vec<OnceLock<Keys<'_, R>>> = (0..hkv).map(|_| OnceLock::new()).collect();
         Out::by_rows(tile, t_len * hq, |r| {
             let (t, h) = (r / hq, r % hq);
             let own = h / (hq / hkv);
@@ -322,8 +327,8 @@ impl Op for Attention {
                 KvHead::LastPrevious => own,
             };
             let seen = |j: usize| params.sees(t, j, t_len, s_len);
-            let data = heads[kv].get_or_init(|| KvHeadData::gather(inputs, kv, params.values));
-            let mut row = query(&q.row(r), data, seen, params, policy);
+            let keys = heads[kv].get_or_init(|| Keys::of(inputs, all, kv, params.values));
+            let mut row = query(&q.row(r), keys, s_len, seen, params, policy);
             policy.apply("output", &mut row);
             row
         })

@@ -1,57 +1,26 @@
 //! Attention of one query head: scores, softmax in one or several passes, the weighted sum.
 
+use super::keys::Keys;
 use super::online::{self, Around};
-use super::{Params, Rescale, ScaledQuery, Values};
+use super::{Params, Rescale, ScaledQuery};
 use crate::arith::{Real, ball};
 use crate::dtype::{Dtype, Rounding};
 use crate::ops::softmax::{Exponent, in_f32_range, maximum};
-use crate::ops::{Arg, Inputs};
 use crate::policy::Policy;
-
-/// k as rows, v transposed, of one kv head.
-pub(super) struct KvHeadData<R: Real> {
-    k: Vec<R::Vector>,
-    v_t: Vec<Vec<R>>,
-}
-
-impl<R: Real> KvHeadData<R> {
-    pub(super) fn gather(inputs: &Inputs<'_, R>, head: usize, values: Values) -> Self {
-        let (k, v) = (inputs.req("k"), inputs.req("v"));
-        let &[s, heads, d] = k.shape() else { unreachable!("checked") };
-        let row = |arg: &Arg<'_, R>, j: usize| {
-            let mut out = vec![R::lift(0.0); d];
-            arg.read((j * heads + head) * d, &mut out);
-            out
-        };
-        let mut v_t = vec![Vec::with_capacity(s); d];
-        for j in 0..s {
-            let value = match values {
-                Values::Previous => row(v, j.saturating_sub(1)),
-                Values::NewestMissing if j + 1 == s => vec![R::lift(0.0); d],
-                Values::Own | Values::NewestMissing => row(v, j),
-            };
-            for (column, x) in v_t.iter_mut().zip(value) {
-                column.push(x);
-            }
-        }
-        KvHeadData { k: (0..s).map(|j| R::prepare(row(k, j))).collect(), v_t }
-    }
-}
 
 /// One query head over its visible keys: D outputs.
 pub(super) fn query<R: Real>(
     q: &[R],
-    kv: &KvHeadData<R>,
+    kv: &Keys<'_, R>,
+    s_len: usize,
     seen: impl Fn(usize) -> bool,
     params: &Params,
     policy: &Policy,
 ) -> Vec<R> {
-    let s_len = kv.k.len();
     let keys: Vec<usize> = (0..s_len).filter(|&j| params.sentinel.is_some() || seen(j)).collect();
     let (stored, scale) = scaled_query(q, params, policy);
     let width = q.len();
-    let q = R::prepare(stored.unwrap_or_else(|| q.to_vec()));
-    let raw = keys.iter().map(|&j| R::dot_prepared(&q, &kv.k[j], 0, &policy.acc)).collect();
+    let raw = kv.scores(stored.unwrap_or_else(|| q.to_vec()), &keys, policy);
     let mut scores = Scores::new(raw, scale, params.exponent, policy);
     if let Some(sentinel) = params.sentinel {
         scores.replace(keys.iter().map(|&j| !seen(j)), sentinel);
@@ -76,28 +45,31 @@ pub(super) fn query<R: Real>(
         terms.copy_from_slice(&weights);
     }
     let first = keys[0];
-    let columns = Columns::of(kv, &keys);
-    let columns = columns.slices();
-    let around = scores.around(top);
+    let columns = kv.columns(&keys, width);
+    let widened = |means: Vec<R>, around: &Around| {
+        if !R::IS_BOUND {
+            return means;
+        }
+        online::widen(means, &weights, &terms, &columns.slices(), around, params)
+    };
     if is_one_set(params, policy) {
-        let means = R::weighted_means(&weights, &columns, first, &policy.acc);
-        return online::widen(means, &weights, &terms, &columns, &around, params);
+        return widened(columns.means(&weights, first, policy), &scores.around(top));
     }
     let mut sum = denominator(&terms, first, scores.scaled[top], s_len, params, policy);
     if params.normalise_first {
         weights.iter_mut().for_each(|w| *w = w.div(sum));
         policy.apply("probs", &mut weights);
-        return columns.iter().map(|v| R::dot(&weights, v, first, &policy.acc)).collect();
+        return columns.sums(&weights, first, policy);
     }
+    let sums = columns.sums(&weights, first, policy).into_iter();
     if params.exponent == Exponent::NotShifted {
-        let mean = |v: &&[R]| in_f32_range(R::dot(&weights, v, first, &policy.acc)).div(sum);
-        return columns.iter().map(mean).collect();
+        return sums.map(|x| in_f32_range(x).div(sum)).collect();
     }
+    let around = scores.around(top);
     if R::IS_BOUND {
         sum = sum.widened(0.0, around.error * online::below_top(&terms));
     }
-    let means = columns.iter().map(|v| R::dot(&weights, v, first, &policy.acc).div(sum)).collect();
-    online::widen(means, &weights, &terms, &columns, &around, params)
+    widened(sums.map(|x| x.div(sum)).collect(), &around)
 }
 
 /// The sum of a query head's exponentials over `keys`, all of them visible, relative to its largest
@@ -130,32 +102,6 @@ fn is_one_set(params: &Params, policy: &Policy) -> bool {
         && !params.denominator_bf16
         && params.exponent != Exponent::NotShifted;
     rounded_alike && denominator_is_the_sum && !params.normalise_first
-}
-
-/// The values of the visible keys, by column.
-enum Columns<'a, R> {
-    /// One range of keys.
-    Range(&'a [Vec<R>], std::ops::Range<usize>),
-    /// Keys with gaps between them.
-    Gathered(Vec<Vec<R>>),
-}
-
-impl<'a, R: Real> Columns<'a, R> {
-    fn of(kv: &'a KvHeadData<R>, keys: &[usize]) -> Self {
-        let (first, last) = (keys[0], keys[keys.len() - 1]);
-        if last - first + 1 == keys.len() {
-            return Columns::Range(&kv.v_t, first..last + 1);
-        }
-        let gather = |column: &Vec<R>| keys.iter().map(|&j| column[j]).collect();
-        Columns::Gathered(kv.v_t.iter().map(gather).collect())
-    }
-
-    fn slices(&self) -> Vec<&[R]> {
-        match self {
-            Columns::Range(columns, range) => columns.iter().map(|c| &c[range.clone()]).collect(),
-            Columns::Gathered(columns) => columns.iter().map(Vec::as_slice).collect(),
-        }
-    }
 }
 
 /// How far below 0 an exponent gives 0 in f32.
@@ -269,13 +215,27 @@ impl<R: Real> Scores<R> {
         if self.exponent == Exponent::NotShifted {
             return range.map(|i| in_f32_range(self.scaled[i].exp())).collect();
         }
+        if self.exponent == Exponent::Shifted && !R::IS_BOUND {
+            let top = self.scaled[top];
+            let mut terms: Vec<R> = self.scaled[range].iter().map(|s| s.sub(top)).collect();
+            R::exp_all(&mut terms);
+            return terms;
+        }
         range.map(|i| self.exp_difference(i, top)).collect()
     }
 
     /// What the bound of an online softmax needs to know of them.
     fn around(&self, top: usize) -> Around {
-        let values: Vec<f64> = self.scaled.iter().map(|s| s.value()).collect();
-        Around { top: values[top], error: self.scaled[top].spread(), scores: values, bits: R::BITS }
+        let values: Vec<f64> = match R::IS_BOUND {
+            true => self.scaled.iter().map(|s| s.value()).collect(),
+            false => Vec::new(),
+        };
+        Around {
+            top: self.scaled[top].value(),
+            error: self.scaled[top].spread(),
+            scores: values,
+            bits: R::BITS,
+        }
     }
 }
 

@@ -143,7 +143,7 @@ fn gather<'a, R: Real>(params: &Params, inputs: &Inputs<'a, R>) -> [Arg<'a, R>; 
                 cache.read(row * d, out);
             }
         }
-        Arg::Made { shape: vec![s, heads, d], data }
+        Arg::made(vec![s, heads, d], data)
     })
 }
 

@@ -116,11 +116,11 @@ impl Split {
                 let arg = inputs.req(name);
                 let rows = keys.iter().flat_map(|j| (0..hkv).map(move |h| j * hkv + h));
                 let data = rows.flat_map(|r| arg.row(r)).collect();
-                Arg::Made { shape: vec![keys.len(), hkv, d], data }
+                Arg::made(vec![keys.len(), hkv, d], data)
             };
             let edges = inputs
                 .clone()
-                .with("q", Arg::Made { shape: vec![1, hq, d], data: query.clone() })
+                .with("q", Arg::made(vec![1, hq, d], query.clone()))
                 .with("k", picked("k"))
                 .with("v", picked("v"));
             let tile = Tile { rows: Some(heads.to_vec()), cols: None };

@@ -49,7 +49,7 @@ impl<R: Real> Visitor for Eval<'_, R> {
     }
 }
 
-struct Run<'a, 'i, R> {
+struct Run<'a, 'i, R: Real> {
     node: &'a Node,
     preset: &'a Preset,
     inputs: &'a Inputs<'i, R>,
@@ -62,7 +62,7 @@ impl<R: Real> Visitor for Run<'_, '_, R> {
     fn visit<O: Op>(self) -> Result<Vec<R>> {
         let (params, policy) = self.preset.apply::<O>(&self.node.params, self.stored)?;
         let mut out = O::eval(&params, self.inputs, &policy, &Tile::ALL).remove(0).data;
-        out.iter_mut().for_each(|x| *x = x.round(policy.output, policy.lambda));
+        R::round_all(&mut out, policy.output, policy.lambda);
         Ok(out)
     }
 }

@@ -20,10 +20,11 @@ use serde::{Deserialize, Serialize};
 
 use super::args::in_parallel;
 use super::{
-    ArgSpec, Fault, Inputs, Knob, Op, Out, OutSpec, Residual, Setup, Tensors, Tile, gain_at,
+    Arg, ArgSpec, Fault, Inputs, Knob, Op, Out, OutSpec, Residual, Setup, Tensors, Tile, gain_at,
     gain_faults, need,
 };
 use crate::arith::Real;
+use crate::arith::matmul::Weights;
 use crate::error::{Error, Result};
 use crate::policy::Policy;
 
@@ -103,6 +104,18 @@ impl Params {
             || self.alpha_until.is_some_and(|until| until > 0)
     }
 
+    /// The sum of row `r` and column `c` with its bias, if there is one.
+    fn biased<R: Real>(&self, sum: R, bias: Option<&[R]>, r: usize, c: usize) -> R {
+        let Some(bias) = bias else { return sum };
+        match self.bias {
+            Bias::ByRow => sum.add(bias[r % bias.len()]),
+            // Each of the ranks adds it once.
+            Bias::Times(n) if n == self.ranks => sum.add(bias[c]),
+            Bias::Times(n) => (0..n).fold(sum, |sum, _| sum.add(bias[c])),
+            _ => sum.add(bias[c]),
+        }
+    }
+
     /// The sum of column `c` times alpha.
     pub(super) fn scaled<R: Real>(&self, sum: R, c: usize) -> R {
         let ignored = self.alpha_until.is_some_and(|until| c >= until);
@@ -120,6 +133,82 @@ fn dims(params: &Params, x: &[usize], w: &[usize]) -> (usize, usize, usize) {
     let m = x.iter().product::<usize>() / k;
     let n = if params.layout == Layout::InOut { w[1] } else { w[0] };
     (m, k, n)
+}
+
+/// The outputs by a product of whole matrices, where nothing is done to the weight and each output is one
+/// sum; `None` elsewhere, and where the arithmetic has no such product.
+fn blocked<R: Real>(
+    params: &Params,
+    inputs: &Inputs<'_, R>,
+    policy: &Policy,
+    tile: &Tile,
+    rows: &[usize],
+    cols: &[usize],
+) -> Option<Vec<R>> {
+    if !R::is_plain(&policy.acc)
+        || params.ranks >= 2
+        || !policy.is_identity_at("weight")
+        || params.layout == Layout::Misread
+    {
+        return None;
+    }
+    let (x, w) = (inputs.req("x"), inputs.req("weight"));
+    let (k, n) = (x.cols(), cols.len());
+    let mut activations = x.all();
+    if tile.rows.is_some() {
+        activations = rows.iter().flat_map(|&r| activations[r * k..(r + 1) * k].to_vec()).collect();
+    }
+    if !policy.is_identity_at("x") {
+        activations.to_mut().chunks_mut(k).for_each(|row| policy.apply("x", row));
+    }
+    let picked = |i: usize, row: &mut [R]| w.read(cols[i] * k, row);
+    let transposed;
+    let weights = match (params.layout, w) {
+        (Layout::InOut, _) => {
+            transposed = columns(w, cols, k);
+            Weights::Own(&transposed)
+        }
+        (_, Arg::Stored(t)) if tile.cols.is_none() => Weights::Stored(t),
+        (_, Arg::Made { data, .. }) if tile.cols.is_none() => Weights::Own(data),
+        _ => Weights::Made(&picked),
+    };
+    let mut out = R::products(&activations, k, &weights, n);
+    let bias = inputs.get("bias").filter(|_| params.bias != Bias::Dropped);
+    let moved = !(policy.is_identity_at("accumulated") && policy.is_identity_at("output"));
+    if bias.is_none() && params.alpha == 1.0 && !moved {
+        return Some(out);
+    }
+    let bias = bias.map(Arg::all);
+    for (out, &r) in out.chunks_exact_mut(n).zip(rows) {
+        for (y, &c) in out.iter_mut().zip(cols) {
+            *y = params.scaled(*y, c);
+            if moved {
+                *y = policy.apply_one("accumulated", *y);
+            }
+            *y = params.biased(*y, bias.as_deref(), r, c);
+            if moved {
+                *y = policy.apply_one("output", *y);
+            }
+        }
+    }
+    Some(out)
+}
+
+/// The wanted columns of a weight [K, N] as rows. A block at a time, so that what is read is in the cache.
+fn columns<R: Real>(w: &Arg<'_, R>, cols: &[usize], k: usize) -> Vec<R> {
+    const BLOCK: usize = 32;
+    let n = w.cols();
+    let blocks = in_parallel(cols.len().div_ceil(BLOCK), &|b| {
+        let cols = &cols[b * BLOCK..cols.len().min((b + 1) * BLOCK)];
+        let mut rows = vec![R::lift(0.0); cols.len() * k];
+        for i in 0..k {
+            for (j, row) in w.gather(i * n, cols).into_iter().enumerate() {
+                rows[j * k + i] = row;
+            }
+        }
+        rows
+    });
+    blocks.concat()
 }
 
 /// The sum over ranks of their stored partial products, each over a contiguous part of the reduction.
@@ -195,6 +284,9 @@ impl Op for Matmul {
         let (x, w) = (inputs.req("x"), inputs.req("weight"));
         let (m, k, n) = dims(params, x.shape(), w.shape());
         let (rows, cols) = (tile.rows_of(m), tile.cols_of(n));
+        if let Some(data) = blocked(params, inputs, policy, tile, &rows, &cols) {
+            return vec![Out { name: "output", data }];
+        }
         let activations = |&r: &usize| {
             let mut row = x.row(r);
             policy.apply("x", &mut row);
@@ -207,7 +299,7 @@ impl Op for Matmul {
         } else {
             parted = rows.iter().map(activations).collect();
         }
-        let bias = inputs.get("bias").filter(|_| params.bias != Bias::Dropped);
+        let bias = inputs.get("bias").filter(|_| params.bias != Bias::Dropped).map(Arg::all);
         let column = |i: usize| {
             let c = cols[i];
             let mut weight: Vec<R> = match params.layout {
@@ -217,14 +309,7 @@ impl Op for Matmul {
             policy.apply("weight", &mut weight);
             let with_bias = |r: usize, sum: R| {
                 let sum = policy.apply_one("accumulated", sum);
-                let Some(bias) = bias else { return sum };
-                match params.bias {
-                    Bias::ByRow => sum.add(bias.at(r % n)),
-                    // Each of the ranks adds it once.
-                    Bias::Times(n) if n == params.ranks => sum.add(bias.at(c)),
-                    Bias::Times(n) => (0..n).fold(sum, |sum, _| sum.add(bias.at(c))),
-                    _ => sum.add(bias.at(c)),
-                }
+                params.biased(sum, bias.as_deref(), r, c)
             };
             if params.ranks < 2 {
                 let weight = R::prepare(weight);

@@ -209,7 +209,7 @@ impl<D: Dequant> QuantGemm<D> {
             params.activations.apply(&mut row, group, lambda);
             data.extend(row);
         }
-        Some(Arg::Made { shape: x.shape().to_vec(), data })
+        Some(Arg::made(x.shape().to_vec(), data))
     }
 }
 
@@ -269,10 +269,10 @@ impl<D: Dequant> Op for QuantGemm<D> {
         let k = inputs.req("x").cols();
         let n = weight.len() / k;
         let shape = if D::LAYOUT == matmul::Layout::InOut { vec![k, n] } else { vec![n, k] };
-        let mut edges = inputs.clone().with("weight", Arg::Made { shape, data: weight });
+        let mut edges = inputs.clone().with("weight", Arg::made(shape, weight));
         if let (Some(bias), Some(cols)) = (inputs.get("bias"), &outputs) {
             let data = cols.iter().map(|&c| bias.at(c)).collect();
-            edges = edges.with("bias", Arg::Made { shape: vec![n], data });
+            edges = edges.with("bias", Arg::made(vec![n], data));
         }
         if let Some(x) = Self::activations(params, inputs.req("x"), policy.lambda) {
             edges = edges.with("x", x);

@@ -57,7 +57,7 @@ impl<R: Real> Weight<R> {
         let dequantised = D::eval(params, inputs, &scaling, &tile).remove(0).data;
         let shape = inputs.req(D::SCALE).shape().to_vec();
         let data = vec![R::lift(1.0); shape.iter().product()];
-        let ones = inputs.clone().with(D::SCALE, Arg::Made { shape, data });
+        let ones = inputs.clone().with(D::SCALE, Arg::made(shape, data));
         scaling.points.clear();
         let codes = D::eval(params, &ones, &scaling, &tile).remove(0).data;
         let place = |n: usize, k_at: usize| match in_out {

@@ -22,6 +22,7 @@ use serde::{Deserialize, Serialize};
 
 use self::scaling::{Frequency, frequencies};
 pub use self::scaling::{Scaling, Yarn, mscale};
+use super::args::in_parallel;
 use super::{
     ArgSpec, Fault, Inputs, Knob, Op, Out, OutSpec, Residual, Setup, Tensors, Tile, gain_faults,
     need,
@@ -297,8 +298,7 @@ impl Op for Rope {
             Place::First => positions.int(0),
             Place::Modulo(length) => positions.int(i).rem_euclid(length),
         };
-        let tables: Vec<_> =
-            (0..t).map(|i| table::<R>(params, place(i), &frequencies, policy)).collect();
+        let tables = in_parallel(t, &|i| table::<R>(params, place(i), &frequencies, policy));
         Out::by_rows(tile, t * heads, |r| {
             let (cos, sin) = &tables[r / heads];
             let mut row = x.row(r);

@@ -1,0 +1,575 @@
+//! y = x w^T, every element to the bit what [`dot`](super::dot) defines, near the machine's limits.
+//!
+//! Few rows of activations (decode) are limited by reading the weights: those are widened in registers.
+//! Many (prefill) are limited by arithmetic: blocks of weights are widened once into the cache. Threads
+//! split the outputs. Shapes: x [M, K] row-major, weights N rows of K, y [M, N].
+
+#![expect(
+    unsafe_code,
+    reason = "kernels take pointers, so that threads can write columns of one output"
+)]
+
+use std::cell::RefCell;
+
+use rayon::prelude::*;
+
+use super::fenv::DefaultEnv;
+use super::isa::Isa;
+use super::kernel::{Direct, MC, Packed, direct, packed};
+use super::simd::{Bf16, F16, F32, Float, Own, Stored};
+use crate::dtype::Dtype;
+use crate::tensor::Tensor;
+
+/// Rows of weights.
+pub enum Weights<'a, T> {
+    /// A stored tensor [N, K].
+    Stored(&'a Tensor),
+    /// Numbers of the arithmetic, row-major.
+    Own(&'a [T]),
+    /// Writes a row of K numbers; called from many threads.
+    Made(&'a (dyn Fn(usize, &mut [T]) + Sync)),
+}
+
+/// x [M, K] times `n` rows of weights: [M, N].
+///
+/// # Panics
+/// When x is not whole rows of `k`, or the weights are fewer than `n` rows (programming errors).
+pub(super) fn product<T: Float>(x: &[T], k: usize, weights: &Weights<'_, T>, n: usize) -> Vec<T> {
+    product_with(Isa::current(), x, k, weights, n)
+}
+
+/// The same with given instructions, which this CPU must have.
+pub(super) fn product_with<T: Float>(
+    isa: Isa,
+    x: &[T],
+    k: usize,
+    weights: &Weights<'_, T>,
+    n: usize,
+) -> Vec<T> {
+    assert!(isa.is_supported() && k > 0 && x.len() % k == 0, "x is not rows of {k}");
+    let m = x.len() / k;
+    let mut out = vec![T::default(); m * n];
+    if m == 0 || n == 0 {
+        return out;
+    }
+    let job = Job { isa, x, m, k, n, out: out.as_mut_ptr() };
+    match weights {
+        Weights::Stored(t) if t.len() >= n * k => match t.dtype() {
+            Dtype::Bf16 => job.stored::<Bf16>(t.bytes()),
+            Dtype::F16 => job.stored::<F16>(t.bytes()),
+            Dtype::F32 => job.stored::<F32>(t.bytes()),
+            _ => job.made(&|r, row: &mut [T]| t.widen(r * k, row, T::of)),
+        },
+        Weights::Stored(t) => panic!("{t:?} has fewer than {n} rows of {k}"),
+        Weights::Own(w) => {
+            assert!(w.len() >= n * k, "fewer than {n} rows of {k}");
+            // SAFETY: any initialised numbers can be read as bytes.
+            let bytes = unsafe { std::slice::from_raw_parts(w.as_ptr().cast(), size_of_val(*w)) };
+            job.stored::<Own<T>>(bytes);
+        }
+        Weights::Made(make) => job.made(*make),
+    }
+    out
+}
+
+/// The products of `q` with `n` rows of its length that lie `stride` elements apart.
+pub(super) fn dots<T: Float>(isa: Isa, q: &[T], rows: &[T], stride: usize, n: usize) -> Vec<T> {
+    let k = q.len();
+    assert!(n > 0 && rows.len() >= (n - 1) * stride + k, "rows are too short");
+    let mut out = vec![T::default(); n];
+    // One row is a panel of itself, if there is nothing to pad.
+    let padded = (k % T::LANES != 0).then(|| {
+        let mut padded = q.to_vec();
+        padded.resize(k.next_multiple_of(T::LANES), T::default());
+        padded
+    });
+    let call = Direct {
+        x: padded.as_deref().unwrap_or(q).as_ptr(),
+        m: 1,
+        mr: 1,
+        k,
+        w: rows.as_ptr().cast(),
+        stride: stride * size_of::<T>(),
+        n,
+        out: out.as_mut_ptr(),
+        out_stride: n,
+    };
+    // SAFETY: the pointers are good for what the call says.
+    unsafe { run_direct::<T, Own<T>>(isa, &call) };
+    out
+}
+
+/// # Safety
+/// The pointers of `call` are good for what it describes.
+unsafe fn run_direct<T: Float, W: Stored>(isa: Isa, call: &Direct<T>) {
+    // SAFETY: the instructions were detected where the choice was made.
+    unsafe {
+        match isa {
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx2 => avx2::run_direct::<T, W>(call),
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx512 => avx512::run_direct::<T, W>(call),
+            #[cfg(target_arch = "aarch64")]
+            Isa::Neon => neon::run_direct::<T, W>(call),
+            _ => unreachable!("has no kernels"),
+        }
+    }
+}
+
+/// One product.
+struct Job<'a, T> {
+    isa: Isa,
+    x: &'a [T],
+    m: usize,
+    k: usize,
+    n: usize,
+    out: *mut T,
+}
+
+// SAFETY: `out` is written by tasks that have no element in common.
+unsafe impl<T: Sync> Sync for Job<'_, T> {}
+
+/// How an instruction set blocks: (rows, columns) of the packed kernel, and of the direct ones.
+struct Blocking {
+    packed: (usize, usize),
+    direct: &'static [(usize, usize)],
+    /// Registers that hold the lanes of a reduction.
+    parts: usize,
+}
+
+impl Blocking {
+    fn of(isa: Isa) -> Option<Blocking> {
+        Some(match isa {
+            Isa::Scalar => return None,
+            Isa::Avx2 => Blocking { packed: (4, 3), direct: &[(1, 4), (2, 2), (4, 1)], parts: 2 },
+            Isa::Avx512 => {
+                let direct = &[(1, 4), (2, 4), (4, 4), (8, 2)];
+                Blocking { packed: (6, 4), direct, parts: 1 }
+            }
+            Isa::Neon => Blocking { packed: (6, 4), direct: &[(1, 4), (2, 2), (4, 1)], parts: 4 },
+        })
+    }
+
+    /// The rows of the direct kernel that computes `m` rows in the least time: a step costs as much as its
+    /// rows and two more, for reading and widening.
+    fn rows_for(&self, m: usize) -> usize {
+        let cost = |mr: usize| m.div_ceil(mr) * (mr + 2);
+        let rows = self.direct.iter().map(|(mr, _)| *mr).rev();
+        rows.min_by_key(|mr| cost(*mr)).expect("there are kernels")
+    }
+}
+
+/// More rows than this are worth widening the weights into memory.
+const DIRECT_ROWS: usize = 32;
+/// Bytes of a block on the reduced axis of one row of widened weights.
+const BLOCK_BYTES: usize = 8192;
+/// Columns of a task of the packed kernel in units of its NR.
+const COLUMN_BLOCKS: usize = 8;
+/// Bytes of weights that a task of a direct kernel reads at least.
+const TASK_BYTES: usize = 1 << 17;
+/// Products of so few operations are not worth other threads.
+const SMALL: usize = 1 << 16;
+
+impl<T: Float> Job<'_, T> {
+    /// Weights that a kernel widens itself.
+    fn stored<W: Stored>(&self, weights: &[u8]) {
+        let Some(blocking) = Blocking::of(self.isa) else { return self.defined::<W>(weights) };
+        let stride = self.k * W::SIZE;
+        if self.m <= DIRECT_ROWS {
+            let mr = blocking.rows_for(self.m);
+            let x = self.panels(mr, T::LANES, self.k.next_multiple_of(T::LANES));
+            let chunk = self.direct_chunk(stride);
+            self.in_parallel(self.n.div_ceil(chunk), |i| {
+                let first = i * chunk;
+                let n = chunk.min(self.n - first);
+                self.direct::<W>(mr, &x, &weights[first * stride..], first, n);
+            });
+            return;
+        }
+        let (x, kc) = self.packed_panels(&blocking);
+        let tasks = Tasks::of(self, &blocking);
+        self.in_parallel(tasks.count(), |i| {
+            let (columns, rows) = tasks.task(i);
+            let weights = &weights[columns.start * stride..];
+            self.packed::<W>(&blocking, (&x, kc), weights, columns, rows);
+        });
+    }
+
+    /// Weights that are made row by row.
+    fn made(&self, make: &(dyn Fn(usize, &mut [T]) + Sync)) {
+        let Some(blocking) = Blocking::of(self.isa) else { return self.defined_made(make) };
+        let (k, stride) = (self.k, self.k * size_of::<T>());
+        let rows = |columns: std::ops::Range<usize>| {
+            let mut rows = vec![T::default(); columns.len() * k];
+            for (row, r) in rows.chunks_exact_mut(k).zip(columns) {
+                make(r, row);
+            }
+            rows
+        };
+        let bytes = |rows: &[T]| {
+            // SAFETY: any initialised numbers can be read as bytes, for as long as the rows live.
+            unsafe { std::slice::from_raw_parts(rows.as_ptr().cast::<u8>(), size_of_val(rows)) }
+        };
+        if self.m <= DIRECT_ROWS {
+            let mr = blocking.rows_for(self.m);
+            let x = self.panels(mr, T::LANES, k.next_multiple_of(T::LANES));
+            let chunk = self.direct_chunk(stride).min(32);
+            self.in_parallel(self.n.div_ceil(chunk), |i| {
+                let first = i * chunk;
+                let n = chunk.min(self.n - first);
+                let rows = rows(first..first + n);
+                self.direct::<Own<T>>(mr, &x, bytes(&rows), first, n);
+            });
+            return;
+        }
+        let (x, kc) = self.packed_panels(&blocking);
+        let tasks = Tasks::of(self, &blocking);
+        self.in_parallel(tasks.count(), |i| {
+            let (columns, m) = tasks.task(i);
+            let rows = rows(columns.clone());
+            self.packed::<Own<T>>(&blocking, (&x, kc), bytes(&rows), columns, m);
+        });
+    }
+
+    /// The definition, element by element.
+    fn defined<W: Stored>(&self, weights: &[u8]) {
+        let k = self.k;
+        self.defined_made(&|r, row: &mut [T]| {
+            let bytes = &weights[r * k * W::SIZE..(r + 1) * k * W::SIZE];
+            for (x, raw) in row.iter_mut().zip(bytes.chunks_exact(W::SIZE)) {
+                *x = W::one(raw);
+            }
+        });
+    }
+
+    fn defined_made(&self, make: &(dyn Fn(usize, &mut [T]) + Sync)) {
+        self.in_parallel(self.n, |c| {
+            let mut row = vec![T::default(); self.k];
+            make(c, &mut row);
+            for (r, x) in self.x.chunks_exact(self.k).enumerate() {
+                // SAFETY: the output has m rows of n, and only this task writes column c.
+                unsafe { *self.out.add(r * self.n + c) = T::dot(x, &row, 0) };
+            }
+        });
+    }
+
+    fn in_parallel(&self, tasks: usize, task: impl Fn(usize) + Sync) {
+        if tasks <= 1 || self.m * self.k * self.n <= SMALL {
+            (0..tasks).for_each(task);
+            return;
+        }
+        (0..tasks).into_par_iter().for_each(|i| {
+            let _env = DefaultEnv::enter();
+            task(i);
+        });
+    }
+
+    /// Rows of weights in a task of a direct kernel.
+    fn direct_chunk(&self, stride: usize) -> usize {
+        let at_least = TASK_BYTES.div_ceil(stride);
+        let even = self.n.div_ceil(8 * rayon::current_num_threads());
+        even.max(at_least).min(512).min(self.n)
+    }
+
+    /// Panels for the packed kernel and the length of their blocks on the reduced axis.
+    fn packed_panels(&self, blocking: &Blocking) -> (Panels<T>, usize) {
+        let blocks = (self.k * size_of::<T>()).div_ceil(BLOCK_BYTES);
+        let kc = self.k.div_ceil(blocks).next_multiple_of(T::LANES);
+        (self.panels(blocking.packed.0, T::LANES / blocking.parts, kc), kc)
+    }
+
+    /// x in panels [K / kc][M / mr][lanes / width][kc / lanes][mr][width], padded with +0.
+    fn panels(&self, mr: usize, width: usize, kc: usize) -> Panels<T> {
+        let (m, k, lanes) = (self.m, self.k, T::LANES);
+        let m_all = m.next_multiple_of(mr);
+        let mut panels = Panels::zeroed(m_all * k.next_multiple_of(lanes));
+        let out = panels.as_mut_ptr() as usize;
+        self.in_parallel(m_all / mr, |g| {
+            for r in g * mr..m.min((g + 1) * mr) {
+                let row = &self.x[r * k..(r + 1) * k];
+                for (b, part) in row.chunks(kc).enumerate() {
+                    let steps = part.len().div_ceil(lanes);
+                    let base = b * kc * m_all + g * mr * steps * lanes + (r - g * mr) * width;
+                    for (i, piece) in part.chunks(width).enumerate() {
+                        let (s, p) = (i * width / lanes, i * width % lanes / width);
+                        let to = base + (p * steps + s) * mr * width;
+                        // SAFETY: within the panels, and no other row goes there.
+                        unsafe {
+                            let to = (out as *mut T).add(to);
+                            std::ptr::copy_nonoverlapping(piece.as_ptr(), to, piece.len());
+                        }
+                    }
+                }
+            }
+        });
+        panels
+    }
+
+    fn direct<W: Stored>(&self, mr: usize, x: &Panels<T>, w: &[u8], first: usize, n: usize) {
+        assert!(w.len() >= n * self.k * W::SIZE, "weights are too short");
+        let call = Direct {
+            x: x.as_ptr(),
+            m: self.m,
+            mr,
+            k: self.k,
+            w: w.as_ptr(),
+            stride: self.k * W::SIZE,
+            n,
+            // SAFETY: column `first` of the output.
+            out: unsafe { self.out.add(first) },
+            out_stride: self.n,
+        };
+        // SAFETY: panels, weights and output are as large as the call says.
+        unsafe { run_direct::<T, W>(self.isa, &call) };
+    }
+
+    fn packed<W: Stored>(
+        &self,
+        blocking: &Blocking,
+        (x, kc): (&Panels<T>, usize),
+        w: &[u8],
+        columns: std::ops::Range<usize>,
+        rows: std::ops::Range<usize>,
+    ) {
+        let (mr, nr) = blocking.packed;
+        let n = columns.len();
+        assert!(w.len() >= n * self.k * W::SIZE, "weights are too short");
+        let wide = n.next_multiple_of(nr);
+        let places = if self.k > kc { MC * wide } else { mr * nr };
+        Scratch::with(wide * kc + places * T::LANES, |scratch: *mut T| {
+            let call = Packed {
+                x: x.as_ptr(),
+                m_all: self.m.next_multiple_of(mr),
+                m_first: rows.start,
+                m: rows.len(),
+                k: self.k,
+                kc,
+                w: w.as_ptr(),
+                stride: self.k * W::SIZE,
+                n,
+                // SAFETY: the first of the columns.
+                out: unsafe { self.out.add(columns.start) },
+                out_stride: self.n,
+                panel: scratch,
+                // SAFETY: after the panel.
+                lanes: unsafe { scratch.add(wide * kc) },
+            };
+            // SAFETY: the instructions were detected; everything is as large as the call says.
+            unsafe {
+                match self.isa {
+                    #[cfg(target_arch = "x86_64")]
+                    Isa::Avx2 => avx2::run_packed::<T, W>(&call),
+                    #[cfg(target_arch = "x86_64")]
+                    Isa::Avx512 => avx512::run_packed::<T, W>(&call),
+                    #[cfg(target_arch = "aarch64")]
+                    Isa::Neon => neon::run_packed::<T, W>(&call),
+                    _ => unreachable!("has no kernels"),
+                }
+            }
+        });
+    }
+}
+
+/// How the packed kernel's outputs are split.
+struct Tasks {
+    columns: usize,
+    rows: usize,
+    m: usize,
+    n: usize,
+}
+
+impl Tasks {
+    fn of<T>(job: &Job<'_, T>, blocking: &Blocking) -> Tasks {
+        let columns = blocking.packed.1 * COLUMN_BLOCKS;
+        let wanted = 4 * rayon::current_num_threads();
+        let pieces = wanted.div_ceil(job.n.div_ceil(columns)).min(job.m.div_ceil(MC / 2));
+        let rows = job.m.div_ceil(pieces).next_multiple_of(blocking.packed.0);
+        Tasks { columns, rows, m: job.m, n: job.n }
+    }
+
+    fn count(&self) -> usize {
+        self.n.div_ceil(self.columns) * self.m.div_ceil(self.rows)
+    }
+
+    /// Columns and rows of task `i`.
+    fn task(&self, i: usize) -> (std::ops::Range<usize>, std::ops::Range<usize>) {
+        let across = self.n.div_ceil(self.columns);
+        let (column, row) = (i % across * self.columns, i / across * self.rows);
+        (column..self.n.min(column + self.columns), row..self.m.min(row + self.rows))
+    }
+}
+
+/// Numbers that begin at a cache line.
+struct Panels<T> {
+    data: Vec<T>,
+    skip: usize,
+}
+
+/// Bytes of a cache line, and of the widest register.
+const LINE: usize = 64;
+
+impl<T: Float> Panels<T> {
+    fn zeroed(n: usize) -> Self {
+        let data = vec![T::default(); n + LINE / size_of::<T>()];
+        let skip = data.as_ptr().align_offset(LINE);
+        Panels { data, skip }
+    }
+
+    fn as_ptr(&self) -> *const T {
+        self.data[self.skip..].as_ptr()
+    }
+
+    fn as_mut_ptr(&mut self) -> *mut T {
+        self.data[self.skip..].as_mut_ptr()
+    }
+}
+
+/// A thread's memory for widened weights, kept from call to call.
+struct Scratch;
+
+impl Scratch {
+    /// Room for `n` numbers from a cache line on, of no particular value.
+    fn with<T: Float>(n: usize, f: impl FnOnce(*mut T)) {
+        thread_local! {
+            static KEPT: RefCell<Vec<u64>> = const { RefCell::new(Vec::new()) };
+        }
+        let mut memory = KEPT.take();
+        let words = (n * size_of::<T>() + LINE).div_ceil(8);
+        if memory.len() < words {
+            memory = vec![0; words];
+        }
+        let start = memory.as_ptr().align_offset(LINE);
+        f(memory[start..].as_mut_ptr().cast());
+        KEPT.set(memory);
+    }
+}
+
+macro_rules! kernels {
+    ($isa:ident, $features:literal, $register:ident, parts $p:literal,
+     packed ($pm:literal, $pn:literal), direct $(($dm:literal, $dn:literal)),+) => {
+        mod $isa {
+            use super::*;
+
+            /// The kernel of `call.mr` rows.
+            #[target_feature(enable = $features)]
+            pub(super) unsafe fn run_direct<T: Float, W: Stored>(call: &Direct<T>) {
+                // SAFETY: as the caller promises.
+                unsafe {
+                    match call.mr {
+                        $($dm => direct::<T::$register, W, $dm, $dn, $p>(call),)+
+                        mr => unreachable!("no kernel of {mr} rows"),
+                    }
+                }
+            }
+
+            #[target_feature(enable = $features)]
+            pub(super) unsafe fn run_packed<T: Float, W: Stored>(call: &Packed<T>) {
+                // SAFETY: as the caller promises.
+                unsafe { packed::<T::$register, W, $pm, $pn, $p>(call) }
+            }
+        }
+    };
+}
+
+#[cfg(target_arch = "x86_64")]
+kernels!(avx2, "avx2,fma,f16c", Avx2, parts 2, packed (4, 3), direct (1, 4), (2, 2), (4, 1));
+#[cfg(target_arch = "x86_64")]
+kernels!(avx512, "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c", Avx512, parts 1,
+    packed (6, 4), direct (1, 4), (2, 4), (4, 4), (8, 2));
+#[cfg(target_arch = "aarch64")]
+kernels!(neon, "neon", Neon, parts 4, packed (6, 4), direct (1, 4), (2, 2), (4, 1));
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// Numbers of both signs, some of them zeros of either sign, from a seed.
+    fn numbers(n: usize, seed: u64) -> Vec<f64> {
+        let mut state = seed.wrapping_mul(2).wrapping_add(1);
+        let mut next = || {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_041);
+            state >> 33
+        };
+        (0..n)
+            .map(|_| match next() % 32 {
+                0 => 0.0,
+                1 => -0.0,
+                size => (next() as f64 / f64::from(1u32 << 30) - 1.0) * (size as f64 - 16.0).exp2(),
+            })
+            .collect()
+    }
+
+    /// What every path must give: one definition an element.
+    fn defined<T: Float>(x: &[T], k: usize, w: &[T]) -> Vec<T> {
+        x.chunks(k).flat_map(|x| w.chunks(k).map(|w| T::dot(x, w, 0))).collect()
+    }
+
+    fn bits<T: Float>(y: &[T]) -> Vec<u64> {
+        y.iter().map(|y| y.wide().to_bits()).collect()
+    }
+
+    fn agrees<T: Float>(m: usize, k: usize, n: usize, seed: u64, dtype: Dtype, threads: usize) {
+        let x: Vec<T> = numbers(m * k, seed).into_iter().map(T::of).collect();
+        let stored = Tensor::from_f64(dtype, &[n, k], &numbers(n * k, seed ^ 1));
+        let own: Vec<T> = stored.to_f64().into_iter().map(T::of).collect();
+        let want = bits(&defined(&x, k, &own));
+        let made = |r: usize, row: &mut [T]| row.copy_from_slice(&own[r * k..(r + 1) * k]);
+        let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().expect("threads");
+        pool.install(|| {
+            for isa in Isa::supported() {
+                for weights in [Weights::Stored(&stored), Weights::Own(&own), Weights::Made(&made)]
+                {
+                    let got = bits(&product_with(isa, &x, k, &weights, n));
+                    assert!(got == want, "{isa}: {m} x {k} x {n}, {dtype}, seed {seed}");
+                }
+            }
+        });
+    }
+
+    const DTYPES: [Dtype; 4] = [Dtype::Bf16, Dtype::F16, Dtype::F32, Dtype::F64];
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(48))]
+        #[test]
+        fn every_path_gives_the_bits_of_the_definition(
+            m in prop_oneof![1usize..10, 10usize..40, 100usize..260],
+            k in prop_oneof![1usize..70, 100usize..300],
+            n in prop_oneof![1usize..10, 20usize..110],
+            dtype in 0usize..4,
+            seed: u64,
+            threads in prop_oneof![Just(1usize), Just(2), Just(3), Just(8), Just(64), Just(192)],
+        ) {
+            agrees::<f32>(m, k, n, seed, DTYPES[dtype], threads);
+            agrees::<f64>(m, k, n, seed, DTYPES[dtype], threads);
+        }
+    }
+
+    /// Blocks on the reduced axis: more than one, the last of them partly filled.
+    #[test]
+    fn lanes_go_on_from_block_to_block() {
+        for k in [1024, 1025, 2048, 2049, 4099] {
+            agrees::<f32>(41, k, 27, 5, Dtype::Bf16, 2);
+            agrees::<f64>(41, k, 27, 5, Dtype::Bf16, 2);
+        }
+    }
+
+    /// A lane that underflows to -0 must not become +0 where a row is padded. Every lane has a term, since
+    /// one that has none is +0.
+    #[test]
+    fn a_negative_zero_survives_the_padding() {
+        for k in [17usize, 35, 100] {
+            let x = vec![1e-30f32; 40 * k];
+            let w = vec![-1e-30f32; k];
+            let want = bits(&defined(&x, k, &w));
+            assert_eq!(want[0], (-0.0f64).to_bits());
+            for isa in Isa::supported() {
+                for m in [1, 2, 3, 9, 40] {
+                    let got = product_with(isa, &x[..m * k], k, &Weights::Own(&w), 1);
+                    assert!(bits(&got) == want[..m], "{isa}: {m} rows of {k}");
+                }
+            }
+        }
+    }
+}

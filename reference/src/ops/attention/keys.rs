@@ -1,0 +1,139 @@
+//! Keys and values of one kv head, and the reductions over them.
+
+use std::borrow::Cow;
+use std::ops::Range;
+
+use super::Values;
+use crate::arith::Real;
+use crate::ops::{Arg, Inputs};
+use crate::policy::Policy;
+
+/// Keys and values of one kv head.
+pub(super) enum Keys<'a, R: Real> {
+    /// Keys as rows, values transposed: for an arithmetic that goes one by one, and for values that are
+    /// not the keys' own.
+    Prepared { k: Vec<R::Vector>, v_t: Vec<Vec<R>> },
+    /// As they lie in [S, Hkv, D], from the head's first element on.
+    Plain { k: &'a [R], v: &'a [R], stride: usize },
+}
+
+impl<'a, R: Real> Keys<'a, R> {
+    /// Of kv head `head`; `all` are the elements of k and v where reductions are plain.
+    pub(super) fn of(
+        inputs: &Inputs<'_, R>,
+        all: Option<[&'a [R]; 2]>,
+        head: usize,
+        values: Values,
+    ) -> Self {
+        let (k, v) = (inputs.req("k"), inputs.req("v"));
+        let &[s, heads, d] = k.shape() else { unreachable!("checked") };
+        if let (Some([k, v]), Values::Own) = (all, values) {
+            return Keys::Plain { k: &k[head * d..], v: &v[head * d..], stride: heads * d };
+        }
+        let row = |arg: &Arg<'_, R>, j: usize| {
+            let mut out = vec![R::lift(0.0); d];
+            arg.read((j * heads + head) * d, &mut out);
+            out
+        };
+        let mut v_t = vec![Vec::with_capacity(s); d];
+        for j in 0..s {
+            let value = match values {
+                Values::Previous => row(v, j.saturating_sub(1)),
+                Values::NewestMissing if j + 1 == s => vec![R::lift(0.0); d],
+                Values::Own | Values::NewestMissing => row(v, j),
+            };
+            for (column, x) in v_t.iter_mut().zip(value) {
+                column.push(x);
+            }
+        }
+        Keys::Prepared { k: (0..s).map(|j| R::prepare(row(k, j))).collect(), v_t }
+    }
+
+    /// The products of `q` with the wanted keys, which ascend.
+    pub(super) fn scores(&self, q: Vec<R>, keys: &[usize], policy: &Policy) -> Vec<R> {
+        match self {
+            Keys::Prepared { k, .. } => {
+                let q = R::prepare(q);
+                keys.iter().map(|&j| R::dot_prepared(&q, &k[j], 0, &policy.acc)).collect()
+            }
+            Keys::Plain { k, stride, .. } => match run(keys) {
+                Some(run) => R::dots(&q, &k[run.start * stride..], *stride, run.len()),
+                None => {
+                    let row = |j: usize| &k[j * stride..j * stride + q.len()];
+                    keys.iter().map(|&j| R::dot(&q, row(j), 0, &policy.acc)).collect()
+                }
+            },
+        }
+    }
+
+    /// The values of the wanted keys, which ascend and are not none; `width` elements each.
+    pub(super) fn columns(&'a self, keys: &[usize], width: usize) -> Columns<'a, R> {
+        let range = run(keys);
+        match (self, range) {
+            (Keys::Prepared { v_t, .. }, Some(range)) => {
+                Columns::Each(v_t.iter().map(|c| Cow::Borrowed(&c[range.clone()])).collect())
+            }
+            (Keys::Prepared { v_t, .. }, None) => {
+                let gather = |column: &Vec<R>| keys.iter().map(|&j| column[j]).collect();
+                Columns::Each(v_t.iter().map(gather).collect())
+            }
+            (Keys::Plain { v, stride, .. }, Some(range)) => {
+                let rows = Cow::Borrowed(&v[range.start * stride..]);
+                Columns::Rows { rows, stride: *stride, width }
+            }
+            (Keys::Plain { v, stride, .. }, None) => {
+                let row = |&j: &usize| &v[j * stride..j * stride + width];
+                Columns::Rows {
+                    rows: keys.iter().flat_map(row).copied().collect(),
+                    stride: width,
+                    width,
+                }
+            }
+        }
+    }
+}
+
+/// The range that `keys` are, if they have no gap.
+fn run(keys: &[usize]) -> Option<Range<usize>> {
+    let (&first, &last) = (keys.first()?, keys.last()?);
+    (last - first + 1 == keys.len()).then_some(first..last + 1)
+}
+
+/// The values of the visible keys.
+pub(super) enum Columns<'a, R: Clone> {
+    /// Column by column.
+    Each(Vec<Cow<'a, [R]>>),
+    /// Row by row, one a key.
+    Rows { rows: Cow<'a, [R]>, stride: usize, width: usize },
+}
+
+impl<R: Real> Columns<'_, R> {
+    /// The sums of the values with `weights`; the first key has index `first` on the axis of the keys.
+    pub(super) fn sums(&self, weights: &[R], first: usize, policy: &Policy) -> Vec<R> {
+        match self {
+            Columns::Each(columns) => {
+                columns.iter().map(|v| R::dot(weights, v, first, &policy.acc)).collect()
+            }
+            Columns::Rows { rows, stride, width } => R::mix(weights, rows, *stride, *width, first),
+        }
+    }
+
+    /// Their means, with an error that numerator and denominator share.
+    pub(super) fn means(&self, weights: &[R], first: usize, policy: &Policy) -> Vec<R> {
+        match self {
+            Columns::Each(_) => R::weighted_means(weights, &self.slices(), first, &policy.acc),
+            Columns::Rows { .. } => {
+                let sum = R::sum(weights, first, &policy.acc);
+                self.sums(weights, first, policy).into_iter().map(|x| x.div(sum)).collect()
+            }
+        }
+    }
+
+    /// The columns of an arithmetic that goes one by one; none of another.
+    pub(super) fn slices(&self) -> Vec<&[R]> {
+        match self {
+            Columns::Each(columns) => columns.iter().map(|c| &**c).collect(),
+            Columns::Rows { .. } => Vec::new(),
+        }
+    }
+}
