@@ -171,7 +171,7 @@ pub(super) struct Packed<T> {
 }
 
 /// Rows of activations between two passes over a block of weights, a multiple of every MR.
-pub(super) const MC: usize = 120;
+pub(super) const MC: usize = 132;
 
 /// Widens a block of `k` columns of `n` rows into panels [n / NR][P][steps][NR][width].
 #[inline(always)]
@@ -276,8 +276,10 @@ pub(super) unsafe fn packed<V, W, const MR: usize, const NR: usize, const P: usi
     let blocks = call.k.div_ceil(call.kc);
     // SAFETY: as the caller promises.
     unsafe {
-        for first in (call.m_first..call.m_first + call.m).step_by(MC) {
-            let panels = MC.min(call.m_first + call.m - first).div_ceil(MR);
+        // Passes of equal length.
+        let pass = call.m.div_ceil(call.m.div_ceil(MC)).next_multiple_of(MR);
+        for first in (call.m_first..call.m_first + call.m).step_by(pass) {
+            let panels = pass.min(call.m_first + call.m - first).div_ceil(MR);
             for b in 0..blocks {
                 let k = call.kc.min(call.k - b * call.kc);
                 let steps = k.div_ceil(lanes);

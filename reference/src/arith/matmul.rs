@@ -48,10 +48,10 @@ pub(super) fn product_with<T: Float>(
 ) -> Vec<T> {
     assert!(isa.is_supported() && k > 0 && x.len() % k == 0, "x is not rows of {k}");
     let m = x.len() / k;
-    let mut out = vec![T::default(); m * n];
     if m == 0 || n == 0 {
-        return out;
+        return Vec::new();
     }
+    let mut out = Vec::with_capacity(m * n);
     let job = Job { isa, x, m, k, n, out: out.as_mut_ptr() };
     match weights {
         Weights::Stored(t) if t.len() >= n * k => match t.dtype() {
@@ -69,6 +69,8 @@ pub(super) fn product_with<T: Float>(
         }
         Weights::Made(make) => job.made(*make),
     }
+    // SAFETY: the tasks of a job write every row of every column.
+    unsafe { out.set_len(m * n) };
     out
 }
 
@@ -164,7 +166,7 @@ const DIRECT_ROWS: usize = 32;
 /// Bytes of a block on the reduced axis of one row of widened weights.
 const BLOCK_BYTES: usize = 8192;
 /// Columns of a task of the packed kernel in units of its NR.
-const COLUMN_BLOCKS: usize = 8;
+const COLUMN_BLOCKS: usize = 16;
 /// Bytes of weights that a task of a direct kernel reads at least.
 const TASK_BYTES: usize = 1 << 17;
 /// Products of so few operations are not worth other threads.
@@ -282,7 +284,8 @@ impl<T: Float> Job<'_, T> {
     fn panels(&self, mr: usize, width: usize, kc: usize) -> Panels<T> {
         let (m, k, lanes) = (self.m, self.k, T::LANES);
         let m_all = m.next_multiple_of(mr);
-        let mut panels = Panels::zeroed(m_all * k.next_multiple_of(lanes));
+        let padded = m_all != m || k % lanes != 0;
+        let mut panels = Panels::new(m_all * k.next_multiple_of(lanes), padded);
         let out = panels.as_mut_ptr() as usize;
         self.in_parallel(m_all / mr, |g| {
             for r in g * mr..m.min((g + 1) * mr) {
@@ -290,14 +293,16 @@ impl<T: Float> Job<'_, T> {
                 for (b, part) in row.chunks(kc).enumerate() {
                     let steps = part.len().div_ceil(lanes);
                     let base = b * kc * m_all + g * mr * steps * lanes + (r - g * mr) * width;
-                    for (i, piece) in part.chunks(width).enumerate() {
+                    let place = |i: usize| {
                         let (s, p) = (i * width / lanes, i * width % lanes / width);
-                        let to = base + (p * steps + s) * mr * width;
                         // SAFETY: within the panels, and no other row goes there.
-                        unsafe {
-                            let to = (out as *mut T).add(to);
-                            std::ptr::copy_nonoverlapping(piece.as_ptr(), to, piece.len());
-                        }
+                        unsafe { (out as *mut T).add(base + (p * steps + s) * mr * width) }
+                    };
+                    match width {
+                        16 => copy_pieces::<T, 16>(part, place),
+                        8 => copy_pieces::<T, 8>(part, place),
+                        4 => copy_pieces::<T, 4>(part, place),
+                        _ => copy_pieces::<T, 2>(part, place),
                     }
                 }
             }
@@ -383,6 +388,8 @@ impl Tasks {
         let columns = blocking.packed.1 * COLUMN_BLOCKS;
         let wanted = 4 * rayon::current_num_threads();
         let pieces = wanted.div_ceil(job.n.div_ceil(columns)).min(job.m.div_ceil(MC / 2));
+        // No more rows than stay in the cache from task to task.
+        let pieces = pieces.max(job.m.div_ceil(MC));
         let rows = job.m.div_ceil(pieces).next_multiple_of(blocking.packed.0);
         Tasks { columns, rows, m: job.m, n: job.n }
     }
@@ -399,6 +406,20 @@ impl Tasks {
     }
 }
 
+/// Copies a row in pieces of `W`, each to its place, of which the last may be shorter.
+fn copy_pieces<T: Float, const W: usize>(row: &[T], place: impl Fn(usize) -> *mut T) {
+    let (pieces, rest) = row.as_chunks::<W>();
+    for (i, piece) in pieces.iter().enumerate() {
+        // SAFETY: the caller's places have room for W numbers.
+        unsafe { place(i).cast::<[T; W]>().write(*piece) };
+    }
+    if !rest.is_empty() {
+        let to = place(pieces.len());
+        // SAFETY: likewise.
+        unsafe { std::ptr::copy_nonoverlapping(rest.as_ptr(), to, rest.len()) };
+    }
+}
+
 /// Numbers that begin at a cache line.
 struct Panels<T> {
     data: Vec<T>,
@@ -409,18 +430,24 @@ struct Panels<T> {
 const LINE: usize = 64;
 
 impl<T: Float> Panels<T> {
-    fn zeroed(n: usize) -> Self {
-        let data = vec![T::default(); n + LINE / size_of::<T>()];
+    /// Room for `n` of them: +0 where they are to be padded, else of no particular value.
+    fn new(n: usize, padded: bool) -> Self {
+        let mut data = Vec::with_capacity(n + LINE / size_of::<T>());
+        if padded {
+            data.resize(data.capacity(), T::default());
+        }
         let skip = data.as_ptr().align_offset(LINE);
         Panels { data, skip }
     }
 
     fn as_ptr(&self) -> *const T {
-        self.data[self.skip..].as_ptr()
+        // SAFETY: there is room for a cache line more than asked for.
+        unsafe { self.data.as_ptr().add(self.skip) }
     }
 
     fn as_mut_ptr(&mut self) -> *mut T {
-        self.data[self.skip..].as_mut_ptr()
+        // SAFETY: likewise.
+        unsafe { self.data.as_mut_ptr().add(self.skip) }
     }
 }
 

@@ -274,18 +274,39 @@ pub struct Out<R> {
 }
 
 impl<R: Real> Out<R> {
-    /// Evaluates rows in parallel; `row` returns the full row, of which the tile's columns are kept.
+    /// Evaluates rows in parallel; `row` returns the full row, of which the tile's columns are kept. All
+    /// rows are equally long.
     pub fn by_rows(tile: &Tile, rows: usize, row: impl Fn(usize) -> Vec<R> + Sync) -> Vec<Out<R>> {
         let wanted = tile.rows_of(rows);
         let picked = |i: usize| {
             let full = row(wanted[i]);
+            if tile.cols.is_none() {
+                return full;
+            }
             let mut out = Vec::with_capacity(full.len());
             tile.pick(&full, &mut out);
             out
         };
-        let parts = in_parallel(wanted.len(), &picked);
-        vec![Out { name: "output", data: parts.concat() }]
+        let data = if wanted.is_empty() { Vec::new() } else { stacked(wanted.len(), &picked) };
+        vec![Out { name: "output", data }]
     }
+}
+
+/// The rows of `n` numbers that `row` gives, one after the other; the first tells how long they are.
+fn stacked<R: Real>(n: usize, row: &(dyn Fn(usize) -> Vec<R> + Sync)) -> Vec<R> {
+    use rayon::prelude::*;
+    let mut data = row(0);
+    let width = data.len();
+    if n == 1 || width == 0 {
+        return data;
+    }
+    data.resize(n * width, R::lift(0.0));
+    data.par_chunks_exact_mut(width).enumerate().skip(1).for_each(|(i, out)| {
+        // Worker threads have an environment of their own.
+        let _env = DefaultEnv::enter();
+        out.copy_from_slice(&row(i));
+    });
+    data
 }
 
 /// `f` of the numbers below `n`, in parallel; not generic over `f`, so that rayon's machinery is compiled

@@ -14,8 +14,8 @@ use crate::qwen::shard::Ranks;
 use crate::qwen::variant::{Positions, Wiring};
 use crate::tensor::Tensor;
 
-/// Sees every probe of a step: the node and its output, row-major.
-pub type Observer<'o, R> = dyn FnMut(&Node, &[R]) + 'o;
+/// Sees every probe of a step: the node and its output, row-major. It is called from a thread of the pool.
+pub type Observer<'o, R> = dyn FnMut(&Node, &[R]) + Send + 'o;
 
 /// A forward in progress: the plan, its weights and the keys and values so far.
 ///
@@ -160,8 +160,18 @@ impl<'c, R: Basis> Forward<'c, R> {
         given: Given<'s, R>,
         observer: &mut Observer<'_, R>,
     ) -> Result<Vec<R>> {
-        let _env = DefaultEnv::enter();
         self.check(ids)?;
+        // On a thread of the pool from end to end: entering it for each op would take as long as a small op.
+        rayon::scope(|_| self.run(ids, given, observer))
+    }
+
+    fn run<'s>(
+        &'s mut self,
+        ids: &[u32],
+        given: Given<'s, R>,
+        observer: &mut Observer<'_, R>,
+    ) -> Result<Vec<R>> {
+        let _env = DefaultEnv::enter();
         let t = ids.len();
         let tokens: Vec<i32> = ids.iter().map(|&i| i as i32).collect();
         self.starts.push(self.position);

@@ -8,27 +8,40 @@ use crate::arith::Real;
 use crate::ops::{Arg, Inputs};
 use crate::policy::Policy;
 
+/// So many queries read a head's rows where they lie.
+const FEW: usize = 8;
+
 /// Keys and values of one kv head.
 pub(super) enum Keys<'a, R: Real> {
     /// Keys as rows, values transposed: for an arithmetic that goes one by one, and for values that are
     /// not the keys' own.
     Prepared { k: Vec<R::Vector>, v_t: Vec<Vec<R>> },
-    /// As they lie in [S, Hkv, D], from the head's first element on.
-    Plain { k: &'a [R], v: &'a [R], stride: usize },
+    /// Rows `stride` elements apart.
+    Plain { k: Cow<'a, [R]>, v: Cow<'a, [R]>, stride: usize },
 }
 
 impl<'a, R: Real> Keys<'a, R> {
-    /// Of kv head `head`; `all` are the elements of k and v where reductions are plain.
+    /// Of kv head `head`; `all` are the elements of k and v where reductions are plain. For many
+    /// `queries` the head's rows are laid side by side.
     pub(super) fn of(
         inputs: &Inputs<'_, R>,
         all: Option<[&'a [R]; 2]>,
         head: usize,
         values: Values,
+        queries: usize,
     ) -> Self {
         let (k, v) = (inputs.req("k"), inputs.req("v"));
         let &[s, heads, d] = k.shape() else { unreachable!("checked") };
         if let (Some([k, v]), Values::Own) = (all, values) {
-            return Keys::Plain { k: &k[head * d..], v: &v[head * d..], stride: heads * d };
+            let mut plain = [k, v].map(|all| Cow::Borrowed(&all[head * d..]));
+            let mut stride = heads * d;
+            if queries > FEW && heads > 1 {
+                plain =
+                    plain.map(|rows| rows.chunks(stride).flat_map(|r| &r[..d]).copied().collect());
+                stride = d;
+            }
+            let [k, v] = plain;
+            return Keys::Plain { k, v, stride };
         }
         let row = |arg: &Arg<'_, R>, j: usize| {
             let mut out = vec![R::lift(0.0); d];

@@ -232,6 +232,16 @@ impl Params {
         }
     }
 
+    /// The keys that query t of `t_len` sees of `s_len`, ascending.
+    fn seen(&self, t: usize, t_len: usize, s_len: usize) -> Vec<usize> {
+        let causal = self.mask == MaskCorner::LowerRight && self.lost == Lost::Nothing;
+        if causal {
+            let own = s_len - t_len + t;
+            return (self.window.map_or(0, |w| (own + 1).saturating_sub(w))..own + 1).collect();
+        }
+        (0..s_len).filter(|&j| self.sees(t, j, t_len, s_len)).collect()
+    }
+
     /// Whether query t of `t_len` sees key j of `s_len`.
     pub(super) fn sees(&self, t: usize, j: usize, t_len: usize, s_len: usize) -> bool {
         let own = s_len - t_len + t;
@@ -326,8 +336,9 @@ impl Op for Attention {
                 KvHead::LastPrevious if own + 1 == hkv => own.saturating_sub(1),
                 KvHead::LastPrevious => own,
             };
-            let seen = |j: usize| params.sees(t, j, t_len, s_len);
-            let keys = heads[kv].get_or_init(|| Keys::of(inputs, all, kv, params.values));
+            let keys = heads[kv]
+                .get_or_init(|| Keys::of(inputs, all, kv, params.values, t_len * (hq / hkv)));
+            let seen = params.seen(t, t_len, s_len);
             let mut row = query(&q.row(r), keys, s_len, seen, params, policy);
             policy.apply("output", &mut row);
             row

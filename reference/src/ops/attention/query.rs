@@ -8,22 +8,22 @@ use crate::dtype::{Dtype, Rounding};
 use crate::ops::softmax::{Exponent, in_f32_range, maximum};
 use crate::policy::Policy;
 
-/// One query head over its visible keys: D outputs.
+/// One query head over the keys that it sees: D outputs.
 pub(super) fn query<R: Real>(
     q: &[R],
     kv: &Keys<'_, R>,
     s_len: usize,
-    seen: impl Fn(usize) -> bool,
+    seen: Vec<usize>,
     params: &Params,
     policy: &Policy,
 ) -> Vec<R> {
-    let keys: Vec<usize> = (0..s_len).filter(|&j| params.sentinel.is_some() || seen(j)).collect();
+    let keys = if params.sentinel.is_some() { (0..s_len).collect() } else { seen.clone() };
     let (stored, scale) = scaled_query(q, params, policy);
     let width = q.len();
     let raw = kv.scores(stored.unwrap_or_else(|| q.to_vec()), &keys, policy);
     let mut scores = Scores::new(raw, scale, params.exponent, policy);
     if let Some(sentinel) = params.sentinel {
-        scores.replace(keys.iter().map(|&j| !seen(j)), sentinel);
+        scores.replace(keys.iter().map(|j| seen.binary_search(j).is_err()), sentinel);
     }
     let Some(top) = scores.maximum(0..keys.len()) else {
         return vec![R::lift(f64::NAN); width];

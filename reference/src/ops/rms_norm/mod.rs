@@ -216,10 +216,15 @@ fn row_and_scale<R: Real>(
         let mean = R::sum(&row, 0, &policy.acc).div(R::lift(d as f64));
         row.iter_mut().for_each(|v| *v = v.sub(mean));
     }
-    let mut squares = row.clone();
-    policy.apply("squares", &mut squares);
+    let sum = if policy.is_identity_at("squares") {
+        R::dot(&row, &row, 0, &policy.acc)
+    } else {
+        let mut squares = row.clone();
+        policy.apply("squares", &mut squares);
+        R::dot(&squares, &squares, 0, &policy.acc)
+    };
     let width = params.width.unwrap_or(d) as f64;
-    let mean = R::dot(&squares, &squares, 0, &policy.acc).div(R::lift(width));
+    let mean = sum.div(R::lift(width));
     let mean = mean.add(R::constant(params.eps));
     (row, if params.newton { one_newton_step(mean) } else { mean.rsqrt() })
 }

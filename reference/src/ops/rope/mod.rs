@@ -234,6 +234,15 @@ fn table<R: Real>(
 fn rotate<R: Real>(x: &[R], cos: &[R], sin: &[R], pairing: Pairing, policy: &Policy) -> Vec<R> {
     let half = x.len() / 2;
     let mut out = x.to_vec();
+    if pairing == Pairing::Halves && policy.is_identity_at("product") {
+        let (a, b) = out.split_at_mut(half);
+        for (((a, b), cos), sin) in a.iter_mut().zip(b).zip(cos).zip(sin) {
+            let (x, y) = (*a, *b);
+            *a = x.mul(*cos).sub(y.mul(*sin));
+            *b = y.mul(*cos).add(x.mul(*sin));
+        }
+        return out;
+    }
     for i in 0..half {
         let (a, b) = match pairing {
             Pairing::Halves => (i, i + half),
