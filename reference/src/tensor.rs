@@ -10,15 +10,28 @@ use ndarray::{ArrayD, ArrayViewD, IxDyn};
 use crate::dtype::{Dtype, Rounding, e4m3};
 use crate::error::{Error, Result};
 
-/// Where a tensor's bytes live: an owned vector, or a part of a mapped file.
-type Store = Arc<dyn AsRef<[u8]> + Send + Sync>;
+/// Where tensors' bytes live: an owned vector, or a mapped file.
+pub(crate) trait Store: Send + Sync {
+    /// All of them.
+    fn bytes(&self) -> &[u8];
+    /// Lets go of the memory that holds a range, if it can be read again.
+    fn release(&self, _range: Range<usize>) {}
+    /// Begins to read a range that is needed soon.
+    fn read_ahead(&self, _range: Range<usize>) {}
+}
+
+impl Store for Vec<u8> {
+    fn bytes(&self) -> &[u8] {
+        self
+    }
+}
 
 /// A row-major tensor in its stored form. Cloning is cheap: bytes are shared.
 #[derive(Clone)]
 pub struct Tensor {
     dtype: Dtype,
     shape: Vec<usize>,
-    store: Store,
+    store: Arc<dyn Store>,
     range: Range<usize>,
 }
 
@@ -28,14 +41,14 @@ impl Tensor {
     /// # Errors
     /// When the range lies outside the store, or its length is not the shape's element count times
     /// the dtype's size.
-    pub fn from_store(
+    pub(crate) fn from_store(
         dtype: Dtype,
         shape: Vec<usize>,
-        store: Store,
+        store: Arc<dyn Store>,
         range: Range<usize>,
     ) -> Result<Tensor> {
         let need = byte_len(dtype, &shape);
-        let have = (*store).as_ref().len();
+        let have = store.bytes().len();
         if range.start > range.end || range.end > have || need != Some(range.len()) {
             return Err(Error::Request(format!(
                 "a {dtype} tensor of shape {shape:?} needs {need:?} bytes, but bytes {range:?} of {have} were given"
@@ -110,7 +123,18 @@ impl Tensor {
 
     /// The stored bytes.
     pub fn bytes(&self) -> &[u8] {
-        &(*self.store).as_ref()[self.range.clone()]
+        &self.store.bytes()[self.range.clone()]
+    }
+
+    /// Lets go of the memory that the elements take, if they lie in a mapped file: they are read again when
+    /// they are needed.
+    pub fn release(&self) {
+        self.store.release(self.range.clone());
+    }
+
+    /// Begins to read the elements of a mapped file, and does not wait.
+    pub fn read_ahead(&self) {
+        self.store.read_ahead(self.range.clone());
     }
 
     /// The same elements under another shape.

@@ -348,6 +348,10 @@ impl<'a> Engine<'a> {
 }
 
 impl<R: Real> Model<R> for Engine<'_> {
+    fn vocab(&self) -> usize {
+        self.checkpoint.config().vocab_size
+    }
+
     fn check(&self, ids: &[u32]) -> assay_reference::Result<()> {
         check(self.checkpoint, ids)
     }

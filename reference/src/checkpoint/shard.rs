@@ -3,16 +3,19 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::fs::File;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use memmap2::Mmap;
+#[cfg(unix)]
+use memmap2::{Advice, UncheckedAdvice};
 
 use super::header;
 pub use super::writer::{to_bytes, write};
 use super::{list, plural};
 use crate::error::{Error, Result};
-use crate::tensor::Tensor;
+use crate::tensor::{Store, Tensor};
 
 /// The tensors and the metadata of one safetensors file. The tensors share the file's bytes.
 #[derive(Clone)]
@@ -44,7 +47,7 @@ impl Shard {
         }
         let file = File::open(path).map_err(Error::io(path))?;
         let map = map(&file).map_err(Error::io(path))?;
-        Shard::build(Arc::new(map), path)
+        Shard::build(Arc::new(Mapped(map)), path)
     }
 
     /// Parses a safetensors blob; `origin` is what errors name as its file.
@@ -55,8 +58,8 @@ impl Shard {
         Shard::build(Arc::new(bytes), origin)
     }
 
-    fn build(store: Arc<dyn AsRef<[u8]> + Send + Sync>, path: &Path) -> Result<Shard> {
-        let file = (*store).as_ref();
+    fn build(store: Arc<dyn Store>, path: &Path) -> Result<Shard> {
+        let file = store.bytes();
         let file_bytes = file.len() as u64;
         let header = header::parse(file, path)?;
         let mut tensors = BTreeMap::new();
@@ -134,6 +137,43 @@ impl fmt::Debug for Shard {
         write!(f, "Shard({}, {})", self.path.display(), plural(self.tensors.len(), "tensor"))
     }
 }
+
+/// A mapped file.
+struct Mapped(Mmap);
+
+impl Store for Mapped {
+    fn bytes(&self) -> &[u8] {
+        &self.0
+    }
+
+    #[cfg(unix)]
+    #[expect(unsafe_code, reason = "advice that drops pages is unsafe by nature; see the argument")]
+    fn release(&self, range: Range<usize>) {
+        if range.is_empty() {
+            return;
+        }
+        // Only whole pages: what lies beside belongs to other tensors.
+        let page = PAGE;
+        let (start, end) = (range.start.next_multiple_of(page), range.end / page * page);
+        if start < end {
+            // SAFETY: the mapping is of a file and never written, so that a page that is dropped is read
+            // from the file again, with the same bytes. Advice may fail; then the memory stays.
+            let _ = unsafe {
+                self.0.unchecked_advise_range(UncheckedAdvice::DontNeed, start, end - start)
+            };
+        }
+    }
+
+    #[cfg(unix)]
+    fn read_ahead(&self, range: Range<usize>) {
+        // Advice may fail; then reading waits.
+        let _ = self.0.advise_range(Advice::WillNeed, range.start, range.len());
+    }
+}
+
+/// Bytes of a page, or a multiple of it on every system.
+#[cfg(unix)]
+const PAGE: usize = 1 << 16;
 
 /// Maps the whole file for reading.
 #[expect(unsafe_code, reason = "mapping a file is unsafe by nature; see the safety argument")]

@@ -103,6 +103,14 @@ impl Checkpoint {
     pub fn scan_finite(&self) -> Result<()> {
         scan::finite(&self.files, &self.expected)
     }
+
+    /// The same of the tensor called `name`, of which `most` bytes at most are in memory at a time.
+    ///
+    /// # Errors
+    /// [`Error::Tensor`] when it holds any.
+    pub fn scan_finite_of(&self, name: &str, most: usize) -> Result<()> {
+        scan::finite_one(&self.files, name, most)
+    }
 }
 
 impl fmt::Debug for Checkpoint {

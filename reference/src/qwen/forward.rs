@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 
 use crate::arith::{Real, fenv::DefaultEnv};
 use crate::checkpoint::Checkpoint;
+use crate::dtype::Dtype;
 use crate::error::{Error, Result};
 use crate::ops::{Arg, Basis, Inputs, Tensors};
 use crate::qwen::jitter::Jitter;
@@ -36,6 +37,10 @@ pub struct Forward<'c, R> {
     positions: Positions,
     forgets: bool,
     only_last: bool,
+    streamed: bool,
+    watched: bool,
+    /// Whether the weights are as the preset's dtype has them.
+    loaded: bool,
     jitter: Option<Jitter>,
 }
 
@@ -85,12 +90,10 @@ impl<'c, R: Basis> Forward<'c, R> {
             for (arg, source) in &node.inputs {
                 match source {
                     Source::Weight(name) => {
-                        tensors
-                            .insert(arg.to_string(), as_loaded(stored(name)?, arg, preset.dtype));
+                        tensors.insert(arg.to_string(), stored(name)?);
                     }
                     Source::Part(name, cut) => {
-                        let part = cut.of(&checkpoint.tensor(name)?);
-                        tensors.insert(arg.to_string(), as_loaded(part, arg, preset.dtype));
+                        tensors.insert(arg.to_string(), cut.of(&checkpoint.tensor(name)?));
                     }
                     Source::History(probe, _) => {
                         history.insert(probe.clone(), Vec::new());
@@ -111,6 +114,9 @@ impl<'c, R: Basis> Forward<'c, R> {
             positions,
             forgets,
             only_last: false,
+            streamed: false,
+            watched: false,
+            loaded: false,
             jitter: None,
         })
     }
@@ -127,6 +133,23 @@ impl<'c, R: Basis> Forward<'c, R> {
     #[must_use]
     pub fn with_last_logits(mut self) -> Self {
         self.only_last = true;
+        self
+    }
+
+    /// The same forward with the weights of one layer in memory at a time, those of the next one being
+    /// read: for models that are larger than memory. Of a large head so many rows are in memory as
+    /// [`HEAD_BYTES`] hold. Each step reads the whole model.
+    #[must_use]
+    pub fn streamed(mut self) -> Self {
+        self.streamed = true;
+        self
+    }
+
+    /// The same forward, which looks for NaN and infinities in weights before it first uses them:
+    /// [`Checkpoint::scan_finite`] for a streamed one.
+    #[must_use]
+    pub fn watched(mut self) -> Self {
+        self.watched = true;
         self
     }
 
@@ -172,6 +195,12 @@ impl<'c, R: Basis> Forward<'c, R> {
         observer: &mut Observer<'_, R>,
     ) -> Result<Vec<R>> {
         let _env = DefaultEnv::enter();
+        if !(self.streamed || self.loaded) {
+            for tensors in &mut self.weights {
+                load(tensors, self.preset.dtype);
+            }
+            self.loaded = true;
+        }
         let t = ids.len();
         let tokens: Vec<i32> = ids.iter().map(|&i| i as i32).collect();
         self.starts.push(self.position);
@@ -189,6 +218,10 @@ impl<'c, R: Basis> Forward<'c, R> {
         let mut logits = Vec::new();
         for (index, node) in self.plan.nodes.iter().enumerate() {
             let mut stored = self.weights[index].clone();
+            if self.streamed {
+                self.arrive(index)?;
+                load(&mut stored, self.preset.dtype);
+            }
             for (arg, source) in &node.inputs {
                 if let (Source::Tokens | Source::Positions, Some(v)) =
                     (source, integers.get(arg.as_ref()))
@@ -223,7 +256,14 @@ impl<'c, R: Basis> Forward<'c, R> {
                 };
                 inputs = inputs.with(arg, made);
             }
-            let out = R::run(node, self.preset, &inputs, &stored)?;
+            let out = match self.streamed && node.probe == "logits" {
+                true => by_pieces(node, self.preset, &inputs, &stored)?,
+                false => R::run(node, self.preset, &inputs, &stored)?,
+            };
+            drop(inputs);
+            if self.streamed {
+                self.weights[index].values().for_each(Tensor::release);
+            }
             observer(node, &out);
             if let Some(cache) = self.history.get_mut(&node.probe) {
                 cache.extend_from_slice(&out);
@@ -237,6 +277,34 @@ impl<'c, R: Basis> Forward<'c, R> {
         }
         self.position += t;
         Ok(logits)
+    }
+
+    /// Where a layer begins has the next one read, and looks at the weights of a node that is about to run
+    /// for the first time, if it is to.
+    fn arrive(&self, index: usize) -> Result<()> {
+        let nodes = &self.plan.nodes;
+        let begins = index == 0 || nodes[index].layer != nodes[index - 1].layer;
+        let next = nodes[index].layer.map_or(0, |layer| layer + 1);
+        if begins {
+            for (node, tensors) in nodes.iter().zip(&self.weights).skip(index) {
+                if node.layer == Some(next) {
+                    tensors.values().for_each(Tensor::read_ahead);
+                }
+            }
+        }
+        if self.watched && self.position == 0 {
+            for (arg, source) in &nodes[index].inputs {
+                match source {
+                    // Of an embedding the rows at hand are read.
+                    Source::Weight(_) if nodes[index].op == "embedding" => {}
+                    Source::Weight(name) if self.weights[index].contains_key(arg.as_ref()) => {
+                        self.checkpoint.scan_finite_of(name, HEAD_BYTES)?;
+                    }
+                    _ => {}
+                }
+            }
+        }
+        Ok(())
     }
 
     /// Checks that tokens can be fed.
@@ -263,6 +331,52 @@ impl<'c, R: Basis> Forward<'c, R> {
 fn last_uses(plan: &Plan) -> BTreeMap<&str, usize> {
     let reads = plan.nodes.iter().enumerate().flat_map(|(i, n)| n.reads().map(move |p| (p, i)));
     reads.collect()
+}
+
+/// Makes weights what a model in `dtype` holds.
+fn load(tensors: &mut Tensors, dtype: Dtype) {
+    for (arg, t) in tensors {
+        *t = as_loaded(t.clone(), arg, dtype);
+    }
+}
+
+/// Bytes of a head's weight that are in memory at a time in a streamed forward.
+pub const HEAD_BYTES: usize = 1 << 27;
+
+/// A linear layer with rows of its weight, that is columns of its output, a piece at a time.
+fn by_pieces<R: Basis>(
+    node: &Node,
+    preset: &Preset,
+    inputs: &Inputs<'_, R>,
+    stored: &Tensors,
+) -> Result<Vec<R>> {
+    let weight =
+        stored.get("weight").filter(|w| node.op == "matmul" && w.bytes().len() > HEAD_BYTES);
+    let Some(weight) = weight else { return R::run(node, preset, inputs, stored) };
+    let n = weight.shape()[0];
+    let rows = (HEAD_BYTES / (weight.bytes().len() / n)).max(1);
+    let mut out = Vec::new();
+    for start in (0..n).step_by(rows) {
+        let range = start..n.min(start + rows);
+        let mut piece = stored.clone();
+        for arg in ["weight", "bias"] {
+            if let Some(t) = stored.get(arg) {
+                piece.insert(arg.into(), t.slice_outer(range.clone()));
+            }
+        }
+        let mut edges = Inputs::stored(&piece);
+        if let Some(x) = inputs.get("x") {
+            edges = edges.with("x", x.clone());
+        }
+        let part = R::run(node, preset, &edges, &piece)?;
+        piece["weight"].release();
+        let m = part.len() / range.len();
+        out.resize(m * n, R::lift(0.0));
+        for (to, from) in out.chunks_exact_mut(n).zip(part.chunks_exact(range.len())) {
+            to[range.clone()].copy_from_slice(from);
+        }
+    }
+    Ok(out)
 }
 
 /// The probe that only the logits read.

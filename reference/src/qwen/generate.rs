@@ -14,7 +14,10 @@ pub trait Model<R> {
     /// When there is none, or one is outside the vocabulary.
     fn check(&self, ids: &[u32]) -> Result<()>;
 
-    /// Appends tokens and returns their logits, [T, vocab].
+    /// Logits of a token.
+    fn vocab(&self) -> usize;
+
+    /// Appends tokens and returns their logits, [T, vocab], or the last one's alone.
     ///
     /// # Errors
     /// As [`Model::check`], and what keeps the model from running.
@@ -24,6 +27,10 @@ pub trait Model<R> {
 impl<R: Basis> Model<R> for Forward<'_, R> {
     fn check(&self, ids: &[u32]) -> Result<()> {
         Forward::check(self, ids)
+    }
+
+    fn vocab(&self) -> usize {
+        self.plan().node("logits").map_or(0, |n| n.width)
     }
 
     fn step(&mut self, ids: &[u32], observer: &mut Observer<'_, R>) -> Result<Vec<R>> {
@@ -173,7 +180,7 @@ pub fn feed<R: Real>(
     let mut done = 0;
     for part in prompt.chunks(chunk) {
         let logits = forward.step(part, observer)?;
-        last = values(&logits[logits.len() - logits.len() / part.len()..]);
+        last = values(&logits[logits.len().saturating_sub(forward.vocab())..]);
         done += part.len();
         on_event(Event::Prompt(done));
     }

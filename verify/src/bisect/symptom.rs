@@ -122,7 +122,7 @@ fn leader(row: &[f64]) -> usize {
 fn reference_leaders(model: &Model, trace: &Trace) -> Option<BTreeSet<usize>> {
     let manifest = trace.manifest();
     let preset = legitimate(manifest.dtype).first()?;
-    let mut forward = Forward::<f32>::new(&model.checkpoint, preset).ok()?;
+    let mut forward = Forward::<f32>::new(&model.checkpoint, preset).ok()?.streamed();
     let vocab = model.checkpoint.config().vocab_size;
     let mut leaders = BTreeSet::new();
     for &(start, end) in &manifest.segments {

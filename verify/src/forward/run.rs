@@ -165,7 +165,7 @@ impl Runner<'_> {
         preset: &'static Preset,
         jitter: Option<Jitter>,
     ) -> Result<Values> {
-        let mut forward = Forward::<R>::wired(self.checkpoint, preset, wiring)?;
+        let mut forward = Forward::<R>::wired(self.checkpoint, preset, wiring)?.streamed();
         if let Some(jitter) = jitter {
             forward = forward.jittered(jitter);
         }

@@ -166,7 +166,7 @@ impl Elements {
         }
         let mut out = vec![f64::NAN; self.list.len()];
         for (s, sequence) in self.sequences.iter().enumerate() {
-            let mut forward = Forward::<R>::wired(checkpoint, preset, wiring.clone())?;
+            let mut forward = Forward::<R>::wired(checkpoint, preset, wiring.clone())?.streamed();
             if let Some(seed) = jitter {
                 // Another stream for each forward.
                 let seed = seed.wrapping_add((s as u64) << 32);
@@ -204,7 +204,7 @@ impl Elements {
         let mut out = Vec::new();
         for row in rows {
             let mut forward = Forward::<f32>::wired(checkpoint, preset, wiring.clone())?;
-            forward = forward.jittered(Jitter::new(seed));
+            forward = forward.jittered(Jitter::new(seed)).streamed().with_last_logits();
             let logits = forward.step(&row.prefix, &mut |_, _| {})?;
             let vocabulary = checkpoint.config().vocab_size;
             let last = &logits[logits.len().saturating_sub(vocabulary)..];

@@ -10,7 +10,8 @@
 //! eager frameworks do (`normalised`), or before it, relative to the final maximum (`stored`) or to
 //! the running maximum of key blocks visited in either order (`online_32`, `online_64_reversed` ...),
 //! as flash kernels with matrix units do; the denominator sums P before or after that rounding. An
-//! eager framework also stores raw and scaled scores (`scores=stored`); in a kernel that is a fault.
+//! eager framework also stores raw and scaled scores (`scores=stored`) and masks by adding -inf, so that a
+//! NaN in a masked key or value reaches the output (`masked=added`); in a kernel both are faults.
 //! Rarer: blocks of 48 and 96 keys, and a maximum that is kept until it grows by a factor of 2^8
 //! (`lazy_128` ..., FlashAttention-4 and aiter: P is then up to 2^8). The bound covers online rescaling
 //! over any key blocks and a split over the keys merged by e^(m - M); parts that were divided apart and
@@ -156,6 +157,10 @@ pub struct Params {
     /// Masked keys get this score instead of being skipped: a fault.
     #[serde(default)]
     pub sentinel: Option<f64>,
+    /// Masked scores have -inf added instead of being skipped, so that a NaN in a masked key or value
+    /// reaches the output.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub mask_added: bool,
     /// Whether P is divided before it is rounded and multiplied with v.
     #[serde(default)]
     pub normalise_first: bool,
@@ -214,6 +219,7 @@ impl Params {
             kv_head: KvHead::Divide,
             lost: Lost::Nothing,
             sentinel: None,
+            mask_added: false,
             normalise_first: false,
             probs_block: None,
             blocks_reversed: false,
@@ -394,7 +400,9 @@ impl Op for Attention {
             s.policy.round_at("qk", s.policy.output.dtype);
             s.policy.round_at("scores", s.policy.output.dtype);
         });
-        vec![probs, sum, scores, combine]
+        let masked = Knob::new("masked", "skipped")
+            .or_eager("added", |s: &mut Setup<Self>| s.params.mask_added = true);
+        vec![probs, sum, scores, combine, masked]
     }
 
     fn faults(params: &Params, tensors: &Tensors) -> Vec<Fault<Self>> {

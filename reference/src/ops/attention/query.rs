@@ -17,13 +17,18 @@ pub(super) fn query<R: Real>(
     params: &Params,
     policy: &Policy,
 ) -> Vec<R> {
-    let keys = if params.sentinel.is_some() { (0..s_len).collect() } else { seen.clone() };
+    let skips = params.sentinel.is_none() && !params.mask_added;
+    let keys = if skips { seen.clone() } else { (0..s_len).collect() };
     let (stored, scale) = scaled_query(q, params, policy);
     let width = q.len();
     let raw = kv.scores(stored.unwrap_or_else(|| q.to_vec()), &keys, policy);
     let mut scores = Scores::new(raw, scale, params.exponent, policy);
+    let masked = || keys.iter().map(|j| seen.binary_search(j).is_err());
     if let Some(sentinel) = params.sentinel {
-        scores.replace(keys.iter().map(|j| seen.binary_search(j).is_err()), sentinel);
+        scores.replace(masked(), |_| sentinel);
+    } else if params.mask_added {
+        let added = |score: f64| score + f64::NEG_INFINITY;
+        scores.replace(masked(), added);
     }
     let Some(top) = scores.maximum(0..keys.len()) else {
         return vec![R::lift(f64::NAN); width];
@@ -179,11 +184,11 @@ impl<R: Real> Scores<R> {
         Scores { raw, scaled, exponent }
     }
 
-    /// Replaces the masked scores.
-    fn replace(&mut self, masked: impl Iterator<Item = bool>, by: f64) {
+    /// Replaces the masked scores by what `by` makes of them.
+    fn replace(&mut self, masked: impl Iterator<Item = bool>, by: impl Fn(f64) -> f64) {
         for (i, _) in masked.enumerate().filter(|(_, masked)| *masked) {
             self.raw[i] = R::lift(f64::NAN); // equal to no other raw score
-            self.scaled[i] = R::lift(by);
+            self.scaled[i] = R::lift(by(self.scaled[i].value()));
         }
     }
 

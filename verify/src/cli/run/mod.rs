@@ -87,6 +87,10 @@ pub(super) struct RunArgs {
     ledger: Option<PathBuf>,
     #[command(flatten)]
     replaced: Replaced,
+    /// Whether to keep the weights of one layer in memory at a time: auto does where the checkpoint is larger
+    /// than half of the memory that is free
+    #[arg(long, value_enum, default_value_t = Streaming::Auto, value_name = "WHEN", conflicts_with = "backend")]
+    stream: Streaming,
     /// Record the run's probes into this new folder (of a batch into DIR/0, DIR/1 ...)
     #[arg(long, value_name = "DIR")]
     trace: Option<PathBuf>,
@@ -103,6 +107,16 @@ enum Reduce {
     F32,
     /// Stored in the model's dtype after each rank
     Stored,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Streaming {
+    /// Where memory is short
+    Auto,
+    /// In any case
+    Always,
+    /// In no case
+    Never,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -135,12 +149,17 @@ pub(super) fn run(args: &RunArgs) -> anyhow::Result<u8> {
     if args.logprobs.is_some() && settings.generate == 0 {
         bail!("--logprobs is for generated tokens, but --generate is 0");
     }
-    checkpoint.scan_finite()?;
+    let streamed = engine.is_none() && streams(args.stream, &checkpoint);
+    if !streamed {
+        // A streamed forward looks at weights as they come.
+        checkpoint.scan_finite()?;
+    }
     let job = Job {
         args,
         checkpoint: &checkpoint,
         preset,
         engine,
+        streamed,
         tokenizer: tokenizer.as_ref(),
         settings,
     };
@@ -166,6 +185,23 @@ pub(super) fn run(args: &RunArgs) -> anyhow::Result<u8> {
         write_json(path, &Envelope::new("run", result, seed, seconds, body))?;
     }
     Ok(if broken { FINDINGS } else { PASS })
+}
+
+/// Whether a checkpoint is run with one layer in memory at a time.
+fn streams(when: Streaming, checkpoint: &Checkpoint) -> bool {
+    let bytes: u64 = checkpoint.files().shards().iter().map(|s| s.data_bytes()).sum();
+    match when {
+        Streaming::Always => true,
+        Streaming::Never => false,
+        Streaming::Auto => free_memory().is_some_and(|free| bytes > free / 2),
+    }
+}
+
+/// Bytes of memory that programs can still get, page cache included.
+fn free_memory() -> Option<u64> {
+    let text = std::fs::read_to_string("/proc/meminfo").ok()?;
+    let line = text.lines().find_map(|l| l.strip_prefix("MemAvailable:"))?;
+    Some(line.split_whitespace().next()?.parse::<u64>().ok()? * 1024)
 }
 
 /// The kernels to run on, and the record that admits them.
@@ -198,6 +234,7 @@ struct Job<'a> {
     checkpoint: &'a Checkpoint,
     preset: &'static Preset,
     engine: Option<(Kernels, Ledger)>,
+    streamed: bool,
     tokenizer: Option<&'a Tokenizer>,
     settings: settings::Settings,
 }
@@ -214,7 +251,10 @@ impl Job<'_> {
 
     /// A reference forward at position 0: the one place where it is made.
     fn forward<R: ops::Basis>(&self) -> anyhow::Result<Forward<'_, R>> {
-        Ok(Forward::split(self.checkpoint, self.preset, self.ranks())?)
+        let forward = Forward::split(self.checkpoint, self.preset, self.ranks())?;
+        let forward = if self.streamed { forward.streamed().watched() } else { forward };
+        // Who generates reads the last token's logits.
+        Ok(if self.args.trace.is_some() { forward } else { forward.with_last_logits() })
     }
 
     fn ranks(&self) -> Ranks {
