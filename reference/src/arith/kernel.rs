@@ -8,6 +8,7 @@
     unsafe_code,
     reason = "pointers and intrinsics; what a call promises stands at its fields"
 )]
+#![expect(clippy::needless_range_loop, reason = "several arrays of registers have one index")]
 
 use super::simd::{Float, Register, Stored, fold};
 

@@ -9,13 +9,12 @@
     reason = "kernels take pointers, so that threads can write columns of one output"
 )]
 
-use std::cell::RefCell;
-
 use rayon::prelude::*;
 
 use super::fenv::DefaultEnv;
 use super::isa::Isa;
 use super::kernel::{Direct, MC, Packed, direct, packed};
+use super::panels::{Panels, Scratch, copy_pieces};
 use super::simd::{Bf16, F16, F32, Float, Own, Stored};
 use crate::dtype::Dtype;
 use crate::tensor::Tensor;
@@ -46,7 +45,7 @@ pub(super) fn product_with<T: Float>(
     weights: &Weights<'_, T>,
     n: usize,
 ) -> Vec<T> {
-    assert!(isa.is_supported() && k > 0 && x.len() % k == 0, "x is not rows of {k}");
+    assert!(isa.is_supported() && k > 0 && x.len().is_multiple_of(k), "x is not rows of {k}");
     let m = x.len() / k;
     if m == 0 || n == 0 {
         return Vec::new();
@@ -80,7 +79,7 @@ pub(super) fn dots<T: Float>(isa: Isa, q: &[T], rows: &[T], stride: usize, n: us
     assert!(n > 0 && rows.len() >= (n - 1) * stride + k, "rows are too short");
     let mut out = vec![T::default(); n];
     // One row is a panel of itself, if there is nothing to pad.
-    let padded = (k % T::LANES != 0).then(|| {
+    let padded = (!k.is_multiple_of(T::LANES)).then(|| {
         let mut padded = q.to_vec();
         padded.resize(k.next_multiple_of(T::LANES), T::default());
         padded
@@ -406,71 +405,6 @@ impl Tasks {
     }
 }
 
-/// Copies a row in pieces of `W`, each to its place, of which the last may be shorter.
-fn copy_pieces<T: Float, const W: usize>(row: &[T], place: impl Fn(usize) -> *mut T) {
-    let (pieces, rest) = row.as_chunks::<W>();
-    for (i, piece) in pieces.iter().enumerate() {
-        // SAFETY: the caller's places have room for W numbers.
-        unsafe { place(i).cast::<[T; W]>().write(*piece) };
-    }
-    if !rest.is_empty() {
-        let to = place(pieces.len());
-        // SAFETY: likewise.
-        unsafe { std::ptr::copy_nonoverlapping(rest.as_ptr(), to, rest.len()) };
-    }
-}
-
-/// Numbers that begin at a cache line.
-struct Panels<T> {
-    data: Vec<T>,
-    skip: usize,
-}
-
-/// Bytes of a cache line, and of the widest register.
-const LINE: usize = 64;
-
-impl<T: Float> Panels<T> {
-    /// Room for `n` of them: +0 where they are to be padded, else of no particular value.
-    fn new(n: usize, padded: bool) -> Self {
-        let mut data = Vec::with_capacity(n + LINE / size_of::<T>());
-        if padded {
-            data.resize(data.capacity(), T::default());
-        }
-        let skip = data.as_ptr().align_offset(LINE);
-        Panels { data, skip }
-    }
-
-    fn as_ptr(&self) -> *const T {
-        // SAFETY: there is room for a cache line more than asked for.
-        unsafe { self.data.as_ptr().add(self.skip) }
-    }
-
-    fn as_mut_ptr(&mut self) -> *mut T {
-        // SAFETY: likewise.
-        unsafe { self.data.as_mut_ptr().add(self.skip) }
-    }
-}
-
-/// A thread's memory for widened weights, kept from call to call.
-struct Scratch;
-
-impl Scratch {
-    /// Room for `n` numbers from a cache line on, of no particular value.
-    fn with<T: Float>(n: usize, f: impl FnOnce(*mut T)) {
-        thread_local! {
-            static KEPT: RefCell<Vec<u64>> = const { RefCell::new(Vec::new()) };
-        }
-        let mut memory = KEPT.take();
-        let words = (n * size_of::<T>() + LINE).div_ceil(8);
-        if memory.len() < words {
-            memory = vec![0; words];
-        }
-        let start = memory.as_ptr().align_offset(LINE);
-        f(memory[start..].as_mut_ptr().cast());
-        KEPT.set(memory);
-    }
-}
-
 macro_rules! kernels {
     ($isa:ident, $features:literal, $register:ident, parts $p:literal,
      packed ($pm:literal, $pn:literal), direct $(($dm:literal, $dn:literal)),+) => {
@@ -507,96 +441,4 @@ kernels!(avx512, "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c", Avx512, par
 kernels!(neon, "neon", Neon, parts 4, packed (6, 4), direct (1, 4), (2, 2), (4, 1));
 
 #[cfg(test)]
-mod tests {
-    use proptest::prelude::*;
-
-    use super::*;
-
-    /// Numbers of both signs, some of them zeros of either sign, from a seed.
-    fn numbers(n: usize, seed: u64) -> Vec<f64> {
-        let mut state = seed.wrapping_mul(2).wrapping_add(1);
-        let mut next = || {
-            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_041);
-            state >> 33
-        };
-        (0..n)
-            .map(|_| match next() % 32 {
-                0 => 0.0,
-                1 => -0.0,
-                size => (next() as f64 / f64::from(1u32 << 30) - 1.0) * (size as f64 - 16.0).exp2(),
-            })
-            .collect()
-    }
-
-    /// What every path must give: one definition an element.
-    fn defined<T: Float>(x: &[T], k: usize, w: &[T]) -> Vec<T> {
-        x.chunks(k).flat_map(|x| w.chunks(k).map(|w| T::dot(x, w, 0))).collect()
-    }
-
-    fn bits<T: Float>(y: &[T]) -> Vec<u64> {
-        y.iter().map(|y| y.wide().to_bits()).collect()
-    }
-
-    fn agrees<T: Float>(m: usize, k: usize, n: usize, seed: u64, dtype: Dtype, threads: usize) {
-        let x: Vec<T> = numbers(m * k, seed).into_iter().map(T::of).collect();
-        let stored = Tensor::from_f64(dtype, &[n, k], &numbers(n * k, seed ^ 1));
-        let own: Vec<T> = stored.to_f64().into_iter().map(T::of).collect();
-        let want = bits(&defined(&x, k, &own));
-        let made = |r: usize, row: &mut [T]| row.copy_from_slice(&own[r * k..(r + 1) * k]);
-        let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().expect("threads");
-        pool.install(|| {
-            for isa in Isa::supported() {
-                for weights in [Weights::Stored(&stored), Weights::Own(&own), Weights::Made(&made)]
-                {
-                    let got = bits(&product_with(isa, &x, k, &weights, n));
-                    assert!(got == want, "{isa}: {m} x {k} x {n}, {dtype}, seed {seed}");
-                }
-            }
-        });
-    }
-
-    const DTYPES: [Dtype; 4] = [Dtype::Bf16, Dtype::F16, Dtype::F32, Dtype::F64];
-
-    proptest! {
-        #![proptest_config(ProptestConfig::with_cases(48))]
-        #[test]
-        fn every_path_gives_the_bits_of_the_definition(
-            m in prop_oneof![1usize..10, 10usize..40, 100usize..260],
-            k in prop_oneof![1usize..70, 100usize..300],
-            n in prop_oneof![1usize..10, 20usize..110],
-            dtype in 0usize..4,
-            seed: u64,
-            threads in prop_oneof![Just(1usize), Just(2), Just(3), Just(8), Just(64), Just(192)],
-        ) {
-            agrees::<f32>(m, k, n, seed, DTYPES[dtype], threads);
-            agrees::<f64>(m, k, n, seed, DTYPES[dtype], threads);
-        }
-    }
-
-    /// Blocks on the reduced axis: more than one, the last of them partly filled.
-    #[test]
-    fn lanes_go_on_from_block_to_block() {
-        for k in [1024, 1025, 2048, 2049, 4099] {
-            agrees::<f32>(41, k, 27, 5, Dtype::Bf16, 2);
-            agrees::<f64>(41, k, 27, 5, Dtype::Bf16, 2);
-        }
-    }
-
-    /// A lane that underflows to -0 must not become +0 where a row is padded. Every lane has a term, since
-    /// one that has none is +0.
-    #[test]
-    fn a_negative_zero_survives_the_padding() {
-        for k in [17usize, 35, 100] {
-            let x = vec![1e-30f32; 40 * k];
-            let w = vec![-1e-30f32; k];
-            let want = bits(&defined(&x, k, &w));
-            assert_eq!(want[0], (-0.0f64).to_bits());
-            for isa in Isa::supported() {
-                for m in [1, 2, 3, 9, 40] {
-                    let got = product_with(isa, &x[..m * k], k, &Weights::Own(&w), 1);
-                    assert!(bits(&got) == want[..m], "{isa}: {m} rows of {k}");
-                }
-            }
-        }
-    }
-}
+mod tests;

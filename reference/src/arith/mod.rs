@@ -19,8 +19,12 @@ mod kernel;
 pub mod math;
 pub mod matmul;
 mod moments;
+mod panels;
+pub mod probe;
 pub mod real;
+mod rows;
 mod simd;
 
 pub use ball::Ball;
 pub use real::Real;
+pub(crate) use rows::stacked;

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
-use crate::arith::{Real, fenv::DefaultEnv};
+use crate::arith::{Real, fenv::DefaultEnv, stacked};
 use crate::dtype::Dtype;
 use crate::error::{Error, Result};
 use crate::tensor::Tensor;
@@ -287,26 +287,10 @@ impl<R: Real> Out<R> {
             tile.pick(&full, &mut out);
             out
         };
-        let data = if wanted.is_empty() { Vec::new() } else { stacked(wanted.len(), &picked) };
+        let n = wanted.len();
+        let data = if n == 0 { Vec::new() } else { stacked(picked(0), n, &picked) };
         vec![Out { name: "output", data }]
     }
-}
-
-/// The rows of `n` numbers that `row` gives, one after the other; the first tells how long they are.
-fn stacked<R: Real>(n: usize, row: &(dyn Fn(usize) -> Vec<R> + Sync)) -> Vec<R> {
-    use rayon::prelude::*;
-    let mut data = row(0);
-    let width = data.len();
-    if n == 1 || width == 0 {
-        return data;
-    }
-    data.resize(n * width, R::lift(0.0));
-    data.par_chunks_exact_mut(width).enumerate().skip(1).for_each(|(i, out)| {
-        // Worker threads have an environment of their own.
-        let _env = DefaultEnv::enter();
-        out.copy_from_slice(&row(i));
-    });
-    data
 }
 
 /// `f` of the numbers below `n`, in parallel; not generic over `f`, so that rayon's machinery is compiled

@@ -22,12 +22,13 @@ mod faults;
 
 use serde::{Deserialize, Serialize};
 
+use super::args::in_parallel;
 use super::packed::{self, Group, Packing, Reading};
 pub use super::packed::{Nibbles, Straddle};
 use super::slip::Slip;
 use super::{
-    ArgSpec, Fault, Inputs, Knob, Op, Out, OutSpec, Residual, Setup, Tensors, Tile, gain_faults,
-    need,
+    Arg, ArgSpec, Fault, Inputs, Knob, Op, Out, OutSpec, Residual, Setup, Tensors, Tile,
+    gain_faults, need,
 };
 use crate::arith::Real;
 use crate::dtype::Dtype;
@@ -164,6 +165,24 @@ impl Params {
         Reading { bits, order: self.zero_nibbles, straddle: self.zero_straddle }
     }
 
+    /// The words of qweight, if each weight is (q - z) s of a value in one word and its own row's group.
+    fn plain_words<'t, R: Real>(&self, qweight: &'t Arg<'_, R>) -> Option<&'t [[u8; 4]]> {
+        let plain = Params {
+            format: self.format,
+            zero: self.zero,
+            wrap: self.wrap,
+            zero_nibbles: self.zero_nibbles,
+            zero_straddle: self.zero_straddle,
+            ..Params::new(self.format, self.group_size).with_bits(self.bits)
+        };
+        match qweight {
+            Arg::Stored(t) if *self == plain && self.bits != 3 && t.dtype() == Dtype::I32 => {
+                Some(t.bytes().as_chunks::<4>().0)
+            }
+            _ => None,
+        }
+    }
+
     /// Zero point `n` of the stream of stored words that `word` gives.
     fn zero_point(&self, n: usize, word: impl Fn(usize) -> i64) -> i64 {
         let reading = self.zeros();
@@ -262,6 +281,32 @@ impl Op for GptqDequant {
             cols.iter().map(one).collect()
         };
         let rows_only = Tile { rows: tile.rows.clone(), cols: None };
+        if let (Some(words), None) = (params.plain_words(qweight), &tile.cols) {
+            let zeros = in_parallel(groups, &|group| -> Vec<R> {
+                zeros_of(group).into_iter().map(|z| R::lift(z as f64)).collect()
+            });
+            let scales = in_parallel(groups, &|group| {
+                let mut row = scales.row(group);
+                policy.apply("scale", &mut row);
+                row
+            });
+            let mask = packed::mask(params.bits);
+            return Out::by_rows(&rows_only, k, |row| {
+                let in_sequence = || packed::group_of(row, k, params.group_size, groups);
+                let group = g_idx.map_or_else(in_sequence, |g| g.int(row) as usize);
+                let place = weights.place(row);
+                let words = &words[place.word * n..(place.word + 1) * n];
+                let of = |((word, z), s): ((&[u8; 4], &R), &R)| {
+                    let q = u32::from_le_bytes(*word) >> place.shift & mask;
+                    R::lift(f64::from(q as i32)).sub(*z).mul(*s)
+                };
+                let terms = words.iter().zip(&zeros[group]).zip(&scales[group]);
+                let mut out: Vec<R> = terms.map(of).collect();
+                policy.apply("weight", &mut out);
+                policy.apply("output", &mut out);
+                out
+            });
+        }
         // Those of all groups at once where many rows share them.
         let many = rows_only.rows_of(k).len() >= groups;
         let zeros: Vec<Vec<i64>> = (0..if many { groups } else { 0 }).map(zeros_of).collect();
