@@ -280,17 +280,12 @@ impl<'c, R: Basis> Forward<'c, R> {
     }
 
     /// Where a layer begins has the next one read, and looks at the weights of a node that is about to run
-    /// for the first time, if it is to.
+    /// for the first time, if it is to do so.
     fn arrive(&self, index: usize) -> Result<()> {
         let nodes = &self.plan.nodes;
         let begins = index == 0 || nodes[index].layer != nodes[index - 1].layer;
-        let next = nodes[index].layer.map_or(0, |layer| layer + 1);
         if begins {
-            for (node, tensors) in nodes.iter().zip(&self.weights).skip(index) {
-                if node.layer == Some(next) {
-                    tensors.values().for_each(Tensor::read_ahead);
-                }
-            }
+            self.read_ahead(index);
         }
         if self.watched && self.position == 0 {
             for (arg, source) in &nodes[index].inputs {
@@ -305,6 +300,21 @@ impl<'c, R: Basis> Forward<'c, R> {
             }
         }
         Ok(())
+    }
+
+    /// Has the weights of the layer after that of node `index` read, after the last layer those of the head.
+    fn read_ahead(&self, index: usize) {
+        let here = self.plan.nodes[index].layer;
+        let next = here.map_or(0, |layer| layer + 1);
+        let next = (next < self.plan.layers).then_some(next);
+        let after = self.plan.nodes.iter().zip(&self.weights).skip(index);
+        let tensors: Vec<Tensor> = after
+            .filter(|(node, _)| node.layer == next && node.layer != here)
+            .flat_map(|(_, tensors)| tensors.values().cloned())
+            .collect();
+        // Asking blocks while the disk has enough to do. Without a thread the layer is read when it is used.
+        let ask = move || tensors.iter().for_each(Tensor::read_ahead);
+        let _ = std::thread::Builder::new().name("read-ahead".into()).spawn(ask);
     }
 
     /// Checks that tokens can be fed.
