@@ -8,6 +8,10 @@
     unsafe_code,
     reason = "pointers and intrinsics; what a call promises stands at its fields"
 )]
+#![expect(
+    clippy::needless_range_loop,
+    reason = "an index counts registers, and places behind pointers that no iterator has"
+)]
 
 use super::simd::{Float, Register, Stored, fold};
 

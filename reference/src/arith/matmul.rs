@@ -46,7 +46,7 @@ pub(super) fn product_with<T: Float>(
     weights: &Weights<'_, T>,
     n: usize,
 ) -> Vec<T> {
-    assert!(isa.is_supported() && k > 0 && x.len() % k == 0, "x is not rows of {k}");
+    assert!(isa.is_supported() && k > 0 && x.len().is_multiple_of(k), "x is not rows of {k}");
     let m = x.len() / k;
     if m == 0 || n == 0 {
         return Vec::new();
@@ -80,7 +80,7 @@ pub(super) fn dots<T: Float>(isa: Isa, q: &[T], rows: &[T], stride: usize, n: us
     assert!(n > 0 && rows.len() >= (n - 1) * stride + k, "rows are too short");
     let mut out = vec![T::default(); n];
     // One row is a panel of itself, if there is nothing to pad.
-    let padded = (k % T::LANES != 0).then(|| {
+    let padded = (!k.is_multiple_of(T::LANES)).then(|| {
         let mut padded = q.to_vec();
         padded.resize(k.next_multiple_of(T::LANES), T::default());
         padded
@@ -579,6 +579,31 @@ mod tests {
         for k in [1024, 1025, 2048, 2049, 4099] {
             agrees::<f32>(41, k, 27, 5, Dtype::Bf16, 2);
             agrees::<f64>(41, k, 27, 5, Dtype::Bf16, 2);
+        }
+    }
+
+    /// NaN is NaN by every path, and infinities are themselves; which NaN depends on the CPU.
+    #[test]
+    fn nan_and_infinities_are_where_the_definition_has_them() {
+        let special = [f64::NAN, f64::INFINITY, f64::NEG_INFINITY];
+        for (m, k, n) in [(1, 35, 9), (3, 64, 5), (41, 35, 9)] {
+            let (mut x, mut w) = (numbers(m * k, 3), numbers(n * k, 4));
+            // Not every row has one: what padding repeats must not spread.
+            for (i, s) in special.into_iter().enumerate() {
+                x[i * 11 % (m * k)] = s;
+                w[(i + 1) * k - 1] = s;
+            }
+            let x: Vec<f32> = x.into_iter().map(|x| x as f32).collect();
+            let w: Vec<f32> = w.into_iter().map(|w| w as f32).collect();
+            let kind = |y: &[f32]| -> Vec<_> {
+                y.iter().map(|y| (!y.is_nan()).then_some(y.to_bits())).collect()
+            };
+            let want = kind(&defined(&x, k, &w));
+            assert!(want.contains(&None));
+            for isa in Isa::supported() {
+                let got = kind(&product_with(isa, &x, k, &Weights::Own(&w), n));
+                assert!(got == want, "{isa}: {m} x {k} x {n}");
+            }
         }
     }
 
