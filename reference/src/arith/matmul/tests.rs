@@ -74,6 +74,31 @@ fn lanes_go_on_from_block_to_block() {
     }
 }
 
+/// NaN is NaN by every path, and infinities are themselves; which NaN depends on the CPU.
+#[test]
+fn nan_and_infinities_are_where_the_definition_has_them() {
+    let special = [f64::NAN, f64::INFINITY, f64::NEG_INFINITY];
+    for (m, k, n) in [(1, 35, 9), (3, 64, 5), (41, 35, 9)] {
+        let (mut x, mut w) = (numbers(m * k, 3), numbers(n * k, 4));
+        // Not every row has one: what padding repeats must not spread.
+        for (i, s) in special.into_iter().enumerate() {
+            x[i * 11 % (m * k)] = s;
+            w[(i + 1) * k - 1] = s;
+        }
+        let x: Vec<f32> = x.into_iter().map(|x| x as f32).collect();
+        let w: Vec<f32> = w.into_iter().map(|w| w as f32).collect();
+        let kind = |y: &[f32]| -> Vec<_> {
+            y.iter().map(|y| (!y.is_nan()).then_some(y.to_bits())).collect()
+        };
+        let want = kind(&defined(&x, k, &w));
+        assert!(want.contains(&None));
+        for isa in Isa::supported() {
+            let got = kind(&product_with(isa, &x, k, &Weights::Own(&w), n));
+            assert!(got == want, "{isa}: {m} x {k} x {n}");
+        }
+    }
+}
+
 /// A lane that underflows to -0 must not become +0 where a row is padded. Every lane has a term, since
 /// one that has none is +0.
 #[test]
