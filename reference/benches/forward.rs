@@ -116,6 +116,10 @@ fn main() -> ExitCode {
         );
         return ExitCode::SUCCESS;
     };
+    if let Err(what) = Isa::select_from_env() {
+        eprintln!("{what}");
+        return ExitCode::from(2);
+    }
     let checkpoint = match Checkpoint::open(&dir) {
         Ok(checkpoint) => checkpoint,
         Err(e) => {

@@ -2,9 +2,9 @@
 //! and division of the prompt into calls. The hashes are committed, so that machines can be compared; on
 //! AArch64 the same test runs under an emulator (`tools/neon`).
 //!
-//! With 1, 2 and 3 threads the prompt is fed in every division of [`CALLS`], with more in the last of them.
-//! `ASSAY_SAME_BITS=short`, for an emulator, feeds it in every division with 2 threads alone: what is left
-//! out is the other divisions with 1 and with 3 threads.
+//! With 1 and 2 threads the prompt is fed in every division of [`CALLS`], with 3, 8, 64 and 192 in the last of
+//! them. `ASSAY_SAME_BITS=long` feeds it in every division with every number of threads;
+//! `ASSAY_SAME_BITS=short`, for an emulator, with 2 threads alone.
 
 use std::path::Path;
 
@@ -72,8 +72,11 @@ fn hash_of(checkpoint: &Checkpoint, preset: &str, calls: &[usize]) -> u64 {
 fn logits_have_the_same_bits_on_every_path() {
     let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../golden/checkpoints/trained-qwen3");
     let checkpoint = Checkpoint::open(&dir).expect("the golden checkpoint");
-    let short = std::env::var("ASSAY_SAME_BITS").is_ok_and(|v| v == "short");
-    let all_divisions: &[usize] = if short { &[2] } else { &[1, 2, 3] };
+    let all_divisions: &[usize] = match std::env::var("ASSAY_SAME_BITS").as_deref() {
+        Ok("short") => &[2],
+        Ok("long") => &[1, 2, 3, 8, 64, 192],
+        _ => &[1, 2],
+    };
     let mut compared = 0;
     for isa in Isa::supported() {
         isa.select().expect("is supported");
@@ -81,7 +84,7 @@ fn logits_have_the_same_bits_on_every_path() {
             let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build();
             pool.expect("threads can be started").install(|| {
                 for (preset, want) in HASHES {
-                    // All divisions with few threads, one with each number of them.
+                    // One division with each number of threads.
                     let calls =
                         if all_divisions.contains(&threads) { &CALLS[..] } else { &CALLS[11..] };
                     for (name, calls) in calls {

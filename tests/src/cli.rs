@@ -66,3 +66,26 @@ pub fn refused<S: AsRef<std::ffi::OsStr>>(args: impl IntoIterator<Item = S>, nam
         assert!(text.contains(name), "`{name}` is not named: {run:#?}");
     }
 }
+
+/// Runs a command to its end and gives its exit code with the most memory that it held, in KiB: the kernel
+/// keeps the highest, and what the process took after the last look is not seen.
+///
+/// # Panics
+/// When it cannot be started, or is killed by a signal.
+#[track_caller]
+pub fn watched(command: &mut Command) -> (i32, u64) {
+    let mut child = command.spawn().expect("assay starts");
+    let mut most = 0;
+    loop {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", child.id()));
+        let peak = status.ok().and_then(|status| {
+            let line = status.lines().find_map(|l| l.strip_prefix("VmHWM:"))?;
+            line.split_whitespace().next()?.parse().ok()
+        });
+        most = most.max(peak.unwrap_or(0));
+        if let Some(status) = child.try_wait().expect("its state") {
+            return (status.code().expect("assay was not killed"), most);
+        }
+        std::thread::sleep(std::time::Duration::from_millis(2));
+    }
+}

@@ -146,6 +146,7 @@ pub fn diff(
             report.phase_error = phase::errors(&source.observations(node)?)?;
             phase::tell(&mut report.judgement.verdict, &report.phase_error);
         }
+        source.release(node);
         nodes.push(report);
     }
     fused::settle(&plan, &source, &mut nodes)?;
@@ -250,6 +251,20 @@ impl Recording<'_> {
         }
         let unseen = if self.options.unseen { Unseen::Applicable } else { Unseen::Nothing };
         judge(node.op, &self.observations(node)?, self.options(unseen))
+    }
+
+    /// Lets go of what was mapped for a node: a model and its recording may be larger than memory.
+    fn release(&self, node: &Node) {
+        for (_, source) in &node.inputs {
+            let tensor = match source {
+                Source::Weight(name) | Source::Part(name, _) => self.checkpoint.files().get(name),
+                Source::Probe(probe, _) | Source::History(probe, _) => self.trace.get(probe),
+                Source::Tokens | Source::Positions => None,
+            };
+            if let Some(tensor) = tensor {
+                tensor.release();
+            }
+        }
     }
 
     fn options(&self, unseen: Unseen) -> Options<'_> {

@@ -21,6 +21,9 @@ pub enum Isa {
 /// All of them.
 const ALL: [Isa; 4] = [Isa::Scalar, Isa::Avx2, Isa::Avx512, Isa::Neon];
 
+/// The environment variable that chooses.
+const ENV: &str = "ASSAY_ISA";
+
 /// The choice; 0 until there is one.
 static CHOSEN: AtomicU8 = AtomicU8::new(0);
 
@@ -70,6 +73,18 @@ impl Isa {
                 best
             }
         }
+    }
+
+    /// Uses what the environment variable `ASSAY_ISA` names, if it is set.
+    ///
+    /// # Errors
+    /// When it names none, or one that this CPU does not have.
+    pub fn select_from_env() -> Result<(), String> {
+        let Some(name) = std::env::var_os(ENV).filter(|name| !name.is_empty()) else {
+            return Ok(());
+        };
+        let chosen = name.to_string_lossy().parse::<Isa>().and_then(Isa::select);
+        chosen.map_err(|what| format!("{ENV}: {what}"))
     }
 
     /// Uses this one from now on, in the whole process. For tests of the promise that the bits do not

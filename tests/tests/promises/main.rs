@@ -25,6 +25,7 @@ mod parallel_cli;
 mod presets_golden;
 mod probe;
 mod run_cli;
+mod run_stream;
 mod transcripts;
 mod vendor;
 mod vllm_golden;

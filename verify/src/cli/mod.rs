@@ -26,6 +26,7 @@ use std::process::ExitCode;
 
 use anyhow::Context;
 use assay_reference::arith::fenv::DefaultEnv;
+use assay_reference::arith::isa::Isa;
 use clap::{Args, Parser, Subcommand};
 
 use crate::report;
@@ -216,6 +217,10 @@ pub fn main() -> ExitCode {
             return ExitCode::from(if e.use_stderr() { BAD_INPUT } else { PASS });
         }
     };
+    if let Err(what) = Isa::select_from_env() {
+        say(&format!("assay: {what}\n"), true);
+        return ExitCode::from(BAD_INPUT);
+    }
     match dispatch(cli) {
         Ok(code) => ExitCode::from(code),
         Err(e) => {

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::Path;
 use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use assay_tests::cli;
 use serde_json::{Value, json};
@@ -24,13 +24,6 @@ fn qwen3_32b(dir: &Path) -> u64 {
     made["bytes"].as_u64().expect("bytes")
 }
 
-/// The highest memory of a process so far, in KiB, while it runs.
-fn peak(pid: u32) -> Option<u64> {
-    let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
-    let line = status.lines().find_map(|l| l.strip_prefix("VmHWM:"))?;
-    line.split_whitespace().next()?.parse().ok()
-}
-
 #[test]
 fn sixty_five_gigabytes_in_seconds_and_below_200_megabytes() {
     let place = tempfile::tempdir().expect("a folder");
@@ -40,26 +33,11 @@ fn sixty_five_gigabytes_in_seconds_and_below_200_megabytes() {
     let binary = cli::binary();
     let start = Instant::now();
     let written = place.path().join("report.json");
-    let mut child = Command::new(binary)
-        .arg("audit")
-        .arg(&dir)
-        .arg("--json")
-        .arg(&written)
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .spawn()
-        .expect("assay starts");
-    // The kernel keeps the highest; what the process took after the last look is not seen.
-    let mut most = 0;
-    let status = loop {
-        most = most.max(peak(child.id()).unwrap_or(0));
-        if let Some(status) = child.try_wait().expect("its state") {
-            break status;
-        }
-        std::thread::sleep(Duration::from_millis(2));
-    };
+    let mut command = Command::new(binary);
+    command.arg("audit").arg(&dir).arg("--json").arg(&written);
+    let (code, most) = cli::watched(command.stdout(Stdio::null()).stderr(Stdio::null()));
     let seconds = start.elapsed().as_secs_f64();
-    assert_eq!(status.code(), Some(1));
+    assert_eq!(code, 1);
     let report = fs::read(&written).expect("a report");
     let report: Value = serde_json::from_slice(&report).expect("JSON");
     assert!(most > 0 && most < 200 * 1024, "{most} KiB");
