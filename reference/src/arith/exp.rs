@@ -1,4 +1,4 @@
-//! e^x of many numbers: to the bit [`math::exp`](super::math::exp), several at a time.
+//! e^x of many numbers: to the bit [`math::exp`], several at a time.
 //!
 //! The operations are those of the `libm` crate's `exp` (FreeBSD's `e_exp.c`) in the same order, with
 //! choices in place of its branches, so that a compiler can carry them out on vectors. What lies outside

@@ -345,7 +345,7 @@ impl Op for Attention {
             let keys = heads[kv]
                 .get_or_init(|| Keys::of(inputs, all, kv, params.values, t_len * (hq / hkv)));
             let seen = params.seen(t, t_len, s_len);
-            let mut row = query(&q.row(r), keys, s_len, seen, params, policy);
+            let mut row = query(q.row(r), keys, s_len, &seen, params, policy);
             policy.apply("output", &mut row);
             row
         })

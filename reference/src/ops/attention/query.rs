@@ -10,18 +10,24 @@ use crate::policy::Policy;
 
 /// One query head over the keys that it sees: D outputs.
 pub(super) fn query<R: Real>(
-    q: &[R],
+    q: Vec<R>,
     kv: &Keys<'_, R>,
     s_len: usize,
-    seen: Vec<usize>,
+    seen: &[usize],
     params: &Params,
     policy: &Policy,
 ) -> Vec<R> {
     let skips = params.sentinel.is_none() && !params.mask_added;
-    let keys = if skips { seen.clone() } else { (0..s_len).collect() };
-    let (stored, scale) = scaled_query(q, params, policy);
+    let all: Vec<usize>;
+    let keys = if skips {
+        seen
+    } else {
+        all = (0..s_len).collect();
+        &all
+    };
+    let (stored, scale) = scaled_query(&q, params, policy);
     let width = q.len();
-    let raw = kv.scores(stored.unwrap_or_else(|| q.to_vec()), &keys, policy);
+    let raw = kv.scores(stored.unwrap_or(q), keys, policy);
     let mut scores = Scores::new(raw, scale, params.exponent, policy);
     let masked = || keys.iter().map(|j| seen.binary_search(j).is_err());
     if let Some(sentinel) = params.sentinel {
@@ -37,20 +43,20 @@ pub(super) fn query<R: Real>(
         return vec![R::lift(0.0); width];
     }
     let mut terms = scores.exponentials(0..keys.len(), top);
-    let mut weights = rounded_probs(&terms, &scores, &keys, params, policy, top);
+    let mut weights = rounded_probs(&terms, &scores, keys, params, policy, top);
     if params.sum_rounded && !params.normalise_first {
         terms.copy_from_slice(&weights);
     }
     if let Some(rescale) = &params.rescale {
         let target = if rescale.numerator { &mut weights } else { &mut terms };
-        skip_rescaling(target, &scores, &keys, rescale, params, top);
+        skip_rescaling(target, &scores, keys, rescale, params, top);
     }
     if let Some(runs) = params.averaged {
         average(&mut weights, &scores, runs, params, policy);
         terms.copy_from_slice(&weights);
     }
     let first = keys[0];
-    let columns = kv.columns(&keys, width);
+    let columns = kv.columns(keys, width);
     let widened = |means: Vec<R>, around: &Around| {
         if !R::IS_BOUND {
             return means;

@@ -221,6 +221,13 @@ pub(super) const CHOICES: &[(&str, &str, &str, &str)] = &[
         "raw and scaled scores are stored in the model's dtype",
         "https://github.com/huggingface/transformers/issues/33317",
     ),
+    ("attention", "masked=skipped", "masked keys are not read", FLASH),
+    (
+        "attention",
+        "masked=added",
+        "masked scores have -inf added, so that a NaN in a masked key or value reaches the output",
+        "https://docs.pytorch.org/docs/stable/generated/torch.nn.functional.scaled_dot_product_attention.html: attn_bias",
+    ),
     ("silu_mul", "silu=f32", "silu(gate) stays in f32", SWIGLU),
     (
         "silu_mul",
