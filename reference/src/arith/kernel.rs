@@ -172,7 +172,7 @@ pub(super) struct Packed<T> {
 }
 
 /// Rows of activations between two passes over a block of weights, a multiple of every MR.
-pub(super) const MC: usize = 132;
+pub(super) const MC: usize = 144;
 
 /// Widens a block of `k` columns of `n` rows into panels [n / NR][P][steps][NR][width].
 #[inline(always)]
@@ -260,6 +260,36 @@ unsafe fn block<V: Register, const MR: usize, const NR: usize, const P: usize>(
     }
 }
 
+/// Adds the lanes of `rows` outputs of column `n`, four rows at a time.
+#[inline(always)]
+unsafe fn column_sums<V: Register, const MR: usize, const NR: usize, const P: usize>(
+    lanes: *const V::Elem,
+    n: usize,
+    rows: usize,
+    out: *mut V::Elem,
+    out_stride: usize,
+) {
+    // SAFETY: as the caller promises; the block has MR rows.
+    unsafe {
+        for first in (0..rows).step_by(4) {
+            let mut four = [V::zero(); 4];
+            for i in 0..4 {
+                let m = (first + i).min(MR - 1);
+                let mut parts = [V::zero(); P];
+                for p in 0..P {
+                    let at = (m * NR + n) * V::Elem::LANES + p * V::WIDTH;
+                    parts[p] = V::load(lanes.add(at));
+                }
+                four[i] = fold(parts);
+            }
+            let sums = V::trees(four);
+            for i in 0..4.min(rows - first) {
+                *out.add((first + i) * out_stride) = sums[i];
+            }
+        }
+    }
+}
+
 /// y = x w^T with blocks of weights widened once into memory that the cache holds.
 ///
 /// # Safety
@@ -289,10 +319,11 @@ pub(super) unsafe fn packed<V, W, const MR: usize, const NR: usize, const P: usi
                     widen::<V, W, NR, P>(w, call.stride, call.n, k, call.panel);
                 }
                 let x = call.x.add(b * call.kc * call.m_all + first * steps * lanes);
-                for c in 0..columns {
-                    let w = call.panel.add(c * NR * steps * lanes);
-                    for g in 0..panels {
-                        let x = x.add(g * MR * steps * lanes);
+                // A panel of activations stays in the nearest cache, the narrower ones of weights go by.
+                for g in 0..panels {
+                    let x = x.add(g * MR * steps * lanes);
+                    for c in 0..columns {
+                        let w = call.panel.add(c * NR * steps * lanes);
                         let place = if blocks > 1 { c * panels + g } else { 0 };
                         let to = call.lanes.add(place * MR * NR * lanes);
                         block::<V, MR, NR, P>(x, w, steps, to, b == 0);
@@ -300,19 +331,10 @@ pub(super) unsafe fn packed<V, W, const MR: usize, const NR: usize, const P: usi
                             continue;
                         }
                         let row = first + g * MR;
-                        for m in 0..MR.min(call.m_first + call.m - row) {
-                            let mut acc = [[V::zero(); P]; NR];
-                            for n in 0..NR {
-                                for p in 0..P {
-                                    let at = (m * NR + n) * lanes + p * V::WIDTH;
-                                    acc[n][p] = V::load(to.add(at));
-                                }
-                            }
-                            let sums = sums(&acc);
-                            let out = call.out.add((row + m) * call.out_stride + c * NR);
-                            for n in 0..NR.min(call.n - c * NR) {
-                                *out.add(n) = sums[n];
-                            }
+                        let rows = MR.min(call.m_first + call.m - row);
+                        for n in 0..NR.min(call.n - c * NR) {
+                            let out = call.out.add(row * call.out_stride + c * NR + n);
+                            column_sums::<V, MR, NR, P>(to, n, rows, out, call.out_stride);
                         }
                     }
                 }

@@ -145,7 +145,7 @@ impl Blocking {
             Isa::Avx2 => Blocking { packed: (4, 3), direct: &[(1, 4), (2, 2), (4, 1)], parts: 2 },
             Isa::Avx512 => {
                 let direct = &[(1, 4), (2, 4), (4, 4), (8, 2)];
-                Blocking { packed: (6, 4), direct, parts: 1 }
+                Blocking { packed: (8, 3), direct, parts: 1 }
             }
             Isa::Neon => Blocking { packed: (6, 4), direct: &[(1, 4), (2, 2), (4, 1)], parts: 4 },
         })
@@ -161,9 +161,10 @@ impl Blocking {
 }
 
 /// More rows than this are worth widening the weights into memory.
-const DIRECT_ROWS: usize = 32;
-/// Bytes of a block on the reduced axis of one row of widened weights.
-const BLOCK_BYTES: usize = 8192;
+const DIRECT_ROWS: usize = 24;
+/// Bytes of a block on the reduced axis of one widened row: a panel of activations then fits into half of a
+/// first-level cache of 32 KiB.
+const BLOCK_BYTES: usize = 2048;
 /// Columns of a task of the packed kernel in units of its NR.
 const COLUMN_BLOCKS: usize = 16;
 /// Bytes of weights that a task of a direct kernel reads at least.
@@ -436,7 +437,7 @@ macro_rules! kernels {
 kernels!(avx2, "avx2,fma,f16c", Avx2, parts 2, packed (4, 3), direct (1, 4), (2, 2), (4, 1));
 #[cfg(target_arch = "x86_64")]
 kernels!(avx512, "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c", Avx512, parts 1,
-    packed (6, 4), direct (1, 4), (2, 4), (4, 4), (8, 2));
+    packed (8, 3), direct (1, 4), (2, 4), (4, 4), (8, 2));
 #[cfg(target_arch = "aarch64")]
 kernels!(neon, "neon", Neon, parts 4, packed (6, 4), direct (1, 4), (2, 2), (4, 1));
 
