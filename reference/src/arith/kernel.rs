@@ -343,61 +343,71 @@ pub(super) unsafe fn packed<V, W, const MR: usize, const NR: usize, const P: usi
     }
 }
 
-/// The weighted sum of rows for one register of columns. Lane l of the reduction takes the keys whose
-/// absolute index is l modulo the lanes; `G` lanes at a time are in registers.
+/// Weighted sums of rows for one register of columns, for `Q` lists of weights that begin at the same row. Lane
+/// l of a reduction takes the rows whose absolute index is l modulo the lanes; `G` lanes at a time are in
+/// registers, so that a row is read once for all lists.
 ///
 /// # Safety
-/// The CPU has V's instructions; `rows` has `w.len()` rows of a register's width, `stride` elements apart.
+/// The CPU has V's instructions; `rows` has as many rows of a register's width, `stride` elements apart, as
+/// the longest list has weights; each of `out` has room for a register.
 #[inline(always)]
-pub(super) unsafe fn mix<V: Register, const G: usize>(
-    w: &[V::Elem],
+pub(super) unsafe fn mix<V: Register, const Q: usize, const G: usize>(
+    w: &[&[V::Elem]; Q],
     rows: *const V::Elem,
     stride: usize,
     first: usize,
-    out: *mut V::Elem,
+    out: &[*mut V::Elem; Q],
 ) {
     let lanes = V::Elem::LANES;
-    let n = w.len();
-    // Keys before the first whole group of lanes.
+    let mut n = usize::MAX;
+    for q in 0..Q {
+        n = n.min(w[q].len());
+    }
+    // Rows before the first whole group of lanes, and whole groups.
     let head = ((lanes - first % lanes) % lanes).min(n);
     let groups = (n - head) / lanes;
     // SAFETY: as the caller promises.
     unsafe {
-        let w = w.as_ptr();
-        let mut all = [V::zero(); 16];
+        let mut all = [[V::zero(); 16]; Q];
+        for j in 0..head {
+            let row = V::load(rows.add(j * stride));
+            for q in 0..Q {
+                let lane = &mut all[q][(first + j) % lanes];
+                *lane = lane.fma(V::splat(*w[q].as_ptr().add(j)), row);
+            }
+        }
         for part in 0..lanes / G {
-            let mut acc = [V::zero(); G];
-            for j in 0..head {
-                let lane = (first + j) % lanes;
-                if lane / G == part {
-                    acc[lane % G] =
-                        acc[lane % G].fma(V::splat(*w.add(j)), V::load(rows.add(j * stride)));
-                }
+            let mut acc = [[V::zero(); G]; Q];
+            for q in 0..Q {
+                acc[q].copy_from_slice(&all[q][part * G..(part + 1) * G]);
             }
             for g in 0..groups {
                 let j = head + g * lanes + part * G;
                 for l in 0..G {
                     let row = V::load(rows.add((j + l) * stride));
-                    acc[l] = acc[l].fma(V::splat(*w.add(j + l)), row);
+                    for q in 0..Q {
+                        let weight = V::splat(*w[q].as_ptr().add(j + l));
+                        acc[q][l] = acc[q][l].fma(weight, row);
+                    }
                 }
             }
-            let rest = head + groups * lanes;
-            for j in rest..n {
-                let lane = j - rest;
-                if lane / G == part {
-                    acc[lane % G] =
-                        acc[lane % G].fma(V::splat(*w.add(j)), V::load(rows.add(j * stride)));
+            for q in 0..Q {
+                all[q][part * G..(part + 1) * G].copy_from_slice(&acc[q]);
+            }
+        }
+        for q in 0..Q {
+            for j in head + groups * lanes..w[q].len() {
+                let lane = &mut all[q][(first + j) % lanes];
+                *lane = lane.fma(V::splat(*w[q].as_ptr().add(j)), V::load(rows.add(j * stride)));
+            }
+            let mut half = lanes / 2;
+            while half > 0 {
+                for l in 0..half {
+                    all[q][l] = all[q][l].add(all[q][l + half]);
                 }
+                half /= 2;
             }
-            all[part * G..(part + 1) * G].copy_from_slice(&acc);
+            all[q][0].store(out[q]);
         }
-        let mut half = lanes / 2;
-        while half > 0 {
-            for l in 0..half {
-                all[l] = all[l].add(all[l + half]);
-            }
-            half /= 2;
-        }
-        all[0].store(out);
     }
 }

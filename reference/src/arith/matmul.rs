@@ -73,31 +73,51 @@ pub(super) fn product_with<T: Float>(
     out
 }
 
-/// The products of `q` with `n` rows of its length that lie `stride` elements apart.
-pub(super) fn dots<T: Float>(isa: Isa, q: &[T], rows: &[T], stride: usize, n: usize) -> Vec<T> {
-    let k = q.len();
+/// The products of each of `queries` with `n` rows of their length that lie `stride` elements apart.
+pub(super) fn dots<T: Float>(
+    isa: Isa,
+    queries: &[&[T]],
+    rows: &[T],
+    stride: usize,
+    n: usize,
+) -> Vec<Vec<T>> {
+    let (m, k) = (queries.len(), queries[0].len());
     assert!(n > 0 && rows.len() >= (n - 1) * stride + k, "rows are too short");
-    let mut out = vec![T::default(); n];
+    let mr = Blocking::of(isa).expect("has kernels").rows_for(m);
     // One row is a panel of itself, if there is nothing to pad.
-    let padded = (!k.is_multiple_of(T::LANES)).then(|| {
-        let mut padded = q.to_vec();
-        padded.resize(k.next_multiple_of(T::LANES), T::default());
-        padded
+    let alone = mr == 1 && k.is_multiple_of(T::LANES);
+    let panels = (!alone).then(|| {
+        let steps = k.div_ceil(T::LANES);
+        let mut panels = vec![T::default(); m.next_multiple_of(mr) * steps * T::LANES];
+        for (r, q) in queries.iter().enumerate() {
+            let panel = &mut panels[r / mr * mr * steps * T::LANES..];
+            for (s, piece) in q.chunks(T::LANES).enumerate() {
+                panel[(s * mr + r % mr) * T::LANES..][..piece.len()].copy_from_slice(piece);
+            }
+        }
+        panels
     });
-    let call = Direct {
-        x: padded.as_deref().unwrap_or(q).as_ptr(),
-        m: 1,
-        mr: 1,
-        k,
-        w: rows.as_ptr().cast(),
-        stride: stride * size_of::<T>(),
-        n,
-        out: out.as_mut_ptr(),
-        out_stride: n,
+    let mut out = vec![T::default(); m * n];
+    let call = |x: &[T], m: usize, out: &mut [T]| {
+        let call = Direct {
+            x: x.as_ptr(),
+            m,
+            mr,
+            k,
+            w: rows.as_ptr().cast(),
+            stride: stride * size_of::<T>(),
+            n,
+            out: out.as_mut_ptr(),
+            out_stride: n,
+        };
+        // SAFETY: the pointers are good for what the call says.
+        unsafe { run_direct::<T, Own<T>>(isa, &call) };
     };
-    // SAFETY: the pointers are good for what the call says.
-    unsafe { run_direct::<T, Own<T>>(isa, &call) };
-    out
+    match &panels {
+        Some(panels) => call(panels, m, &mut out),
+        None => queries.iter().zip(out.chunks_exact_mut(n)).for_each(|(q, out)| call(q, 1, out)),
+    }
+    out.chunks_exact(n).map(<[T]>::to_vec).collect()
 }
 
 /// # Safety

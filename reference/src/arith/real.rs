@@ -58,13 +58,19 @@ pub trait Real: Copy + Debug + Send + Sync + 'static {
     fn products(_x: &[Self], _k: usize, _weights: &Weights<'_, Self>, _n: usize) -> Vec<Self> {
         unreachable!("is not plain")
     }
-    /// The same of `q` and `n` rows of its length that lie `stride` elements apart.
-    fn dots(_q: &[Self], _rows: &[Self], _stride: usize, _n: usize) -> Vec<Self> {
+    /// The same of each of `queries` and `n` rows of their length that lie `stride` elements apart.
+    fn dots(_queries: &[&[Self]], _rows: &[Self], _stride: usize, _n: usize) -> Vec<Vec<Self>> {
         unreachable!("is not plain")
     }
-    /// The sums over j of `w[j]` times the first `width` elements of row j, rows `stride` elements apart:
-    /// each to the bit [`Real::dot`] of w and a column, from index `first` on.
-    fn mix(_w: &[Self], _rows: &[Self], _stride: usize, _width: usize, _first: usize) -> Vec<Self> {
+    /// For each list of weights the sums over j of `w[j]` times the first `width` elements of row j, rows
+    /// `stride` elements apart: each to the bit [`Real::dot`] of w and a column, from index `first` on.
+    fn mix(
+        _lists: &[&[Self]],
+        _rows: &[Self],
+        _stride: usize,
+        _width: usize,
+        _first: usize,
+    ) -> Vec<Vec<Self>> {
         unreachable!("is not plain")
     }
     /// e^x in place.
@@ -173,11 +179,17 @@ impl Real for f64 {
     fn products(x: &[f64], k: usize, weights: &Weights<'_, f64>, n: usize) -> Vec<f64> {
         matmul::product(x, k, weights, n)
     }
-    fn dots(q: &[f64], rows: &[f64], stride: usize, n: usize) -> Vec<f64> {
-        attend::dots(q, rows, stride, n)
+    fn dots(queries: &[&[f64]], rows: &[f64], stride: usize, n: usize) -> Vec<Vec<f64>> {
+        attend::dots(queries, rows, stride, n)
     }
-    fn mix(w: &[f64], rows: &[f64], stride: usize, width: usize, first: usize) -> Vec<f64> {
-        attend::mix(w, rows, stride, width, first)
+    fn mix(
+        lists: &[&[f64]],
+        rows: &[f64],
+        stride: usize,
+        width: usize,
+        first: usize,
+    ) -> Vec<Vec<f64>> {
+        attend::mix(lists, rows, stride, width, first)
     }
     fn exp_all(x: &mut [f64]) {
         exp::f64s(x);
@@ -243,11 +255,17 @@ impl Real for f32 {
     fn products(x: &[f32], k: usize, weights: &Weights<'_, f32>, n: usize) -> Vec<f32> {
         matmul::product(x, k, weights, n)
     }
-    fn dots(q: &[f32], rows: &[f32], stride: usize, n: usize) -> Vec<f32> {
-        attend::dots(q, rows, stride, n)
+    fn dots(queries: &[&[f32]], rows: &[f32], stride: usize, n: usize) -> Vec<Vec<f32>> {
+        attend::dots(queries, rows, stride, n)
     }
-    fn mix(w: &[f32], rows: &[f32], stride: usize, width: usize, first: usize) -> Vec<f32> {
-        attend::mix(w, rows, stride, width, first)
+    fn mix(
+        lists: &[&[f32]],
+        rows: &[f32],
+        stride: usize,
+        width: usize,
+        first: usize,
+    ) -> Vec<Vec<f32>> {
+        attend::mix(lists, rows, stride, width, first)
     }
     fn exp_all(x: &mut [f32]) {
         exp::f32s(x);

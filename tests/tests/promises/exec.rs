@@ -229,19 +229,25 @@ fn torch_and_gptqmodel_pass_with_their_conventions() {
         ("--dtype bf16", &torch, format!("{of} silu_mul"), "", "silu=stored"),
         ("--dtype f32", &torch, format!("{of} silu_mul"), "", "defaults"),
         (
-            "--dtype bf16",
+            "--dtype bf16 --framework",
             &torch,
             format!("{of} attention --function sdpa"),
             "ATEN_CPU_CAPABILITY=default",
-            "probs=stored",
+            "probs=stored masked=added",
         ),
-        ("--dtype f32", &torch, format!("{of} attention --function sdpa"), "", "defaults"),
+        (
+            "--dtype f32 --framework",
+            &torch,
+            format!("{of} attention --function sdpa"),
+            "",
+            "masked=added",
+        ),
         (
             "--dtype bf16 --framework",
             &gptq,
             "-m assay_taps.exec --with gptqmodel --op gptq_dequant".into(),
             "",
-            "wrap=word scale=stored",
+            "scale=stored wrap=word",
         ),
     ] {
         let mut command = std::process::Command::new(cli::binary());

@@ -54,7 +54,7 @@ fn instructions_that_are_not_there_are_refused() {
 /// Weights that are not finite are found although they are looked at only when they are used.
 #[test]
 fn a_nan_is_named_by_a_streamed_run() {
-    let copy = Copy::of("tiny-qwen3");
+    let copy = Copy::of("checkpoints/tiny-qwen3");
     let name = "model.layers.1.mlp.up_proj.weight";
     copy.tensors("model.safetensors", |tensors| {
         let bad = tensors[name].map(|i, x| if i == 7 { f64::NAN } else { x });

@@ -62,21 +62,47 @@ impl<'a, R: Real> Keys<'a, R> {
         Keys::Prepared { k: (0..s).map(|j| R::prepare(row(k, j))).collect(), v_t }
     }
 
-    /// The products of `q` with the wanted keys, which ascend.
-    pub(super) fn scores(&self, q: Vec<R>, keys: &[usize], policy: &Policy) -> Vec<R> {
-        match self {
+    /// The products of each of `queries` with the keys that it wants, which ascend.
+    pub(super) fn scores(
+        &self,
+        queries: &[Vec<R>],
+        wanted: &[&[usize]],
+        policy: &Policy,
+    ) -> Vec<Vec<R>> {
+        if let (Keys::Plain { k, stride, .. }, Some(all)) = (self, union(wanted)) {
+            let rows: Vec<&[R]> = queries.iter().map(Vec::as_slice).collect();
+            let mut scores = R::dots(&rows, &k[all.start * stride..], *stride, all.len());
+            for (scores, keys) in scores.iter_mut().zip(wanted) {
+                let own = keys.first().map_or(0, |first| first - all.start);
+                scores.drain(..own);
+                scores.truncate(keys.len());
+            }
+            return scores;
+        }
+        let one = |(q, keys): (&Vec<R>, &&[usize])| match self {
             Keys::Prepared { k, .. } => {
-                let q = R::prepare(q);
+                let q = R::prepare(q.clone());
                 keys.iter().map(|&j| R::dot_prepared(&q, &k[j], 0, &policy.acc)).collect()
             }
-            Keys::Plain { k, stride, .. } => match run(keys) {
-                Some(run) => R::dots(&q, &k[run.start * stride..], *stride, run.len()),
-                None => {
-                    let row = |j: usize| &k[j * stride..j * stride + q.len()];
-                    keys.iter().map(|&j| R::dot(&q, row(j), 0, &policy.acc)).collect()
-                }
-            },
+            Keys::Plain { k, stride, .. } => {
+                let row = |j: usize| &k[j * stride..j * stride + q.len()];
+                keys.iter().map(|&j| R::dot(q, row(j), 0, &policy.acc)).collect()
+            }
+        };
+        queries.iter().zip(wanted).map(one).collect()
+    }
+
+    /// The sums of `width` values with each list of weights, all of which are of keys without a gap from the
+    /// same one on; `None` where they are to be taken list by list.
+    pub(super) fn sums(&self, lists: &[(&[R], &[usize])], width: usize) -> Option<Vec<Vec<R>>> {
+        let Keys::Plain { v, stride, .. } = self else { return None };
+        let first = *lists.first()?.1.first()?;
+        let alike = |(_, keys): &(&[R], &[usize])| run(keys).is_some_and(|run| run.start == first);
+        if !lists.iter().all(alike) {
+            return None;
         }
+        let weights: Vec<&[R]> = lists.iter().map(|(w, _)| *w).collect();
+        Some(R::mix(&weights, &v[first * stride..], *stride, width, first))
     }
 
     /// The values of the wanted keys, which ascend and are not none; `width` elements each.
@@ -106,6 +132,13 @@ impl<'a, R: Real> Keys<'a, R> {
     }
 }
 
+/// The range that some lists of keys cover, if none of them has a gap or is empty.
+fn union(lists: &[&[usize]]) -> Option<Range<usize>> {
+    let runs: Vec<Range<usize>> = lists.iter().map(|keys| run(keys)).collect::<Option<_>>()?;
+    let start = runs.iter().map(|r| r.start).min()?;
+    Some(start..runs.iter().map(|r| r.end).max()?)
+}
+
 /// The range that `keys` are, if they have no gap.
 fn run(keys: &[usize]) -> Option<Range<usize>> {
     let (&first, &last) = (keys.first()?, keys.last()?);
@@ -127,7 +160,9 @@ impl<R: Real> Columns<'_, R> {
             Columns::Each(columns) => {
                 columns.iter().map(|v| R::dot(weights, v, first, &policy.acc)).collect()
             }
-            Columns::Rows { rows, stride, width } => R::mix(weights, rows, *stride, *width, first),
+            Columns::Rows { rows, stride, width } => {
+                R::mix(&[weights], rows, *stride, *width, first).remove(0)
+            }
         }
     }
 

@@ -11,7 +11,8 @@
 //! the running maximum of key blocks visited in either order (`online_32`, `online_64_reversed` ...),
 //! as flash kernels with matrix units do; the denominator sums P before or after that rounding. An
 //! eager framework also stores raw and scaled scores (`scores=stored`) and masks by adding -inf, so that a
-//! NaN in a masked key or value reaches the output (`masked=added`); in a kernel both are faults.
+//! NaN in a masked key or value reaches the output (`masked=added`), or by filling in -inf, so that one in a
+//! value does (`masked=filled`); in a kernel they are faults.
 //! Rarer: blocks of 48 and 96 keys, and a maximum that is kept until it grows by a factor of 2^8
 //! (`lazy_128` ..., FlashAttention-4 and aiter: P is then up to 2^8). The bound covers online rescaling
 //! over any key blocks and a split over the keys merged by e^(m - M); parts that were divided apart and
@@ -31,9 +32,10 @@ use std::sync::OnceLock;
 use serde::{Deserialize, Serialize};
 
 use self::keys::Keys;
-use self::query::query;
 pub(super) use self::query::sum_and_top;
+use self::query::{Query, queries};
 
+use super::args::in_parallel;
 use super::softmax::Exponent;
 use super::{
     ArgSpec, Fault, Inputs, Knob, Op, Out, OutSpec, Residual, Setup, Tensors, Tile, gain_faults,
@@ -271,6 +273,9 @@ impl Params {
     }
 }
 
+/// Query heads that are computed together.
+const BLOCK: usize = 8;
+
 /// The op.
 #[derive(Debug)]
 pub struct Attention;
@@ -333,22 +338,40 @@ impl Op for Attention {
         let all = k.as_deref().zip(v.as_deref()).map(|(k, v)| [k, v]);
         // A tile may need few of the kv heads.
         let heads: Vec<OnceLock<Keys<'_, R>>> = (0..hkv).map(|_| OnceLock::new()).collect();
-        Out::by_rows(tile, t_len * hq, |r| {
-            let (t, h) = (r / hq, r % hq);
-            let own = h / (hq / hkv);
-            let kv = match params.kv_head {
+        let kv_of = |r: usize| {
+            let (h, own) = (r % hq, r % hq / (hq / hkv));
+            match params.kv_head {
                 KvHead::Divide => own,
                 KvHead::Modulo => h % hkv,
                 KvHead::LastPrevious if own + 1 == hkv => own.saturating_sub(1),
                 KvHead::LastPrevious => own,
-            };
+            }
+        };
+        let wanted = tile.rows_of(t_len * hq);
+        // Neighbouring queries of one kv head see almost the same keys.
+        let mut order: Vec<usize> = (0..wanted.len()).collect();
+        order.sort_by_key(|&i| (kv_of(wanted[i]), wanted[i]));
+        let kv_at = |&i: &usize| kv_of(wanted[i]);
+        let blocks: Vec<&[usize]> = order
+            .chunk_by(|a, b| kv_at(a) == kv_at(b))
+            .flat_map(|head| head.chunks(if plain { BLOCK } else { 1 }))
+            .collect();
+        let outputs = in_parallel(blocks.len(), &|b| {
+            let rows = blocks[b].iter().map(|&i| wanted[i]);
+            let kv = kv_at(&blocks[b][0]);
             let keys = heads[kv]
                 .get_or_init(|| Keys::of(inputs, all, kv, params.values, t_len * (hq / hkv)));
-            let seen = params.seen(t, t_len, s_len);
-            let mut row = query(q.row(r), keys, s_len, &seen, params, policy);
-            policy.apply("output", &mut row);
-            row
-        })
+            let query = |r: usize| Query { q: q.row(r), seen: params.seen(r / hq, t_len, s_len) };
+            let mut out = queries(rows.map(query).collect(), keys, s_len, params, policy);
+            out.iter_mut().for_each(|row| policy.apply("output", row));
+            out
+        });
+        let mut by_row: Vec<(usize, Vec<R>)> =
+            order.iter().copied().zip(outputs.into_iter().flatten()).collect();
+        by_row.sort_unstable_by_key(|(i, _)| *i);
+        let mut data = Vec::with_capacity(by_row.iter().map(|(_, row)| row.len()).sum());
+        by_row.iter().for_each(|(_, row)| tile.pick(row, &mut data));
+        vec![Out { name: "output", data }]
     }
 
     fn knobs(_params: &Params) -> Vec<Knob<Self>> {
@@ -401,7 +424,8 @@ impl Op for Attention {
             s.policy.round_at("scores", s.policy.output.dtype);
         });
         let masked = Knob::new("masked", "skipped")
-            .or_eager("added", |s: &mut Setup<Self>| s.params.mask_added = true);
+            .or_eager("added", |s: &mut Setup<Self>| s.params.mask_added = true)
+            .or_eager("filled", |s: &mut Setup<Self>| s.params.sentinel = Some(f64::NEG_INFINITY));
         vec![probs, sum, scores, combine, masked]
     }
 

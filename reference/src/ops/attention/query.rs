@@ -8,27 +8,89 @@ use crate::dtype::{Dtype, Rounding};
 use crate::ops::softmax::{Exponent, in_f32_range, maximum};
 use crate::policy::Policy;
 
-/// One query head over the keys that it sees: D outputs.
-pub(super) fn query<R: Real>(
-    q: Vec<R>,
+/// A query head and the keys that it sees, which ascend.
+pub(super) struct Query<R> {
+    pub(super) q: Vec<R>,
+    pub(super) seen: Vec<usize>,
+}
+
+/// Query heads of one kv head: D outputs of each.
+pub(super) fn queries<R: Real>(
+    heads: Vec<Query<R>>,
     kv: &Keys<'_, R>,
     s_len: usize,
-    seen: &[usize],
     params: &Params,
     policy: &Policy,
-) -> Vec<R> {
+) -> Vec<Vec<R>> {
     let skips = params.sentinel.is_none() && !params.mask_added;
-    let all: Vec<usize>;
-    let keys = if skips {
-        seen
-    } else {
-        all = (0..s_len).collect();
-        &all
+    let all: Vec<usize> = if skips { Vec::new() } else { (0..s_len).collect() };
+    let (mut scale, mut scaled) = (params.scale, Vec::with_capacity(heads.len()));
+    let mut seen = Vec::with_capacity(heads.len());
+    for head in heads {
+        let (stored, left) = scaled_query(&head.q, params, policy);
+        scale = left;
+        scaled.push(stored.unwrap_or(head.q));
+        seen.push(head.seen);
+    }
+    let keys: Vec<&[usize]> = seen.iter().map(|seen| if skips { seen } else { &all[..] }).collect();
+    let raw = kv.scores(&scaled, &keys, policy);
+    let weigh = |((raw, keys), seen): ((Vec<R>, &&[usize]), &Vec<usize>)| {
+        let scores = Scores::new(raw, scale, params.exponent, policy);
+        weigh(scores, keys, seen, s_len, params, policy)
     };
-    let (stored, scale) = scaled_query(&q, params, policy);
-    let width = q.len();
-    let raw = kv.scores(stored.unwrap_or(q), keys, policy);
-    let mut scores = Scores::new(raw, scale, params.exponent, policy);
+    let weighed: Vec<Result<Weighed<R>, f64>> =
+        raw.into_iter().zip(&keys).zip(&seen).map(weigh).collect();
+    let width = scaled.first().map_or(0, Vec::len);
+    let lists: Vec<(&[R], &[usize])> = weighed
+        .iter()
+        .zip(&keys)
+        .filter_map(|(w, keys)| Some((w.as_ref().ok()?.weights.as_slice(), *keys)))
+        .collect();
+    let mut sums = kv.sums(&lists, width).map(Vec::into_iter);
+    weighed
+        .iter()
+        .zip(&keys)
+        .map(|(weighed, keys)| match weighed {
+            Ok(weighed) => {
+                let sums = sums.as_mut().and_then(Iterator::next);
+                output(weighed, sums, kv, keys, width, params, policy)
+            }
+            Err(everywhere) => vec![R::lift(*everywhere); width],
+        })
+        .collect()
+}
+
+/// What a query head multiplies the values with.
+struct Weighed<R> {
+    weights: Vec<R>,
+    /// The exponentials as the denominator has them.
+    terms: Vec<R>,
+    scores: Scores<R>,
+    top: usize,
+    then: Then<R>,
+}
+
+/// What becomes of the weighted sums.
+enum Then<R> {
+    /// They are divided by the sum of the same weights.
+    Means,
+    /// Nothing: the weights were divided.
+    Nothing,
+    /// They are divided.
+    Divided(R),
+    /// The same, within the range of f32.
+    Clamped(R),
+}
+
+/// The weights of a query head's keys; `Err` is what every output is where there are none.
+fn weigh<R: Real>(
+    mut scores: Scores<R>,
+    keys: &[usize],
+    seen: &[usize],
+    s_len: usize,
+    params: &Params,
+    policy: &Policy,
+) -> Result<Weighed<R>, f64> {
     let masked = || keys.iter().map(|j| seen.binary_search(j).is_err());
     if let Some(sentinel) = params.sentinel {
         scores.replace(masked(), |_| sentinel);
@@ -36,11 +98,9 @@ pub(super) fn query<R: Real>(
         let added = |score: f64| score + f64::NEG_INFINITY;
         scores.replace(masked(), added);
     }
-    let Some(top) = scores.maximum(0..keys.len()) else {
-        return vec![R::lift(f64::NAN); width];
-    };
+    let Some(top) = scores.maximum(0..keys.len()) else { return Err(f64::NAN) };
     if params.floor.is_some_and(|floor| scores.scaled[top].value() < floor - UNDERFLOW) {
-        return vec![R::lift(0.0); width];
+        return Err(0.0);
     }
     let mut terms = scores.exponentials(0..keys.len(), top);
     let mut weights = rounded_probs(&terms, &scores, keys, params, policy, top);
@@ -55,32 +115,66 @@ pub(super) fn query<R: Real>(
         average(&mut weights, &scores, runs, params, policy);
         terms.copy_from_slice(&weights);
     }
+    let then = if is_one_set(params, policy) {
+        Then::Means
+    } else {
+        let sum = denominator(&terms, keys[0], scores.scaled[top], s_len, params, policy);
+        if params.normalise_first {
+            weights.iter_mut().for_each(|w| *w = w.div(sum));
+            policy.apply("probs", &mut weights);
+            Then::Nothing
+        } else if params.exponent == Exponent::NotShifted {
+            Then::Clamped(sum)
+        } else {
+            Then::Divided(sum)
+        }
+    };
+    Ok(Weighed { weights, terms, scores, top, then })
+}
+
+/// The outputs of a query head; `sums` are the weighted sums of the values, where they are known.
+fn output<R: Real>(
+    weighed: &Weighed<R>,
+    sums: Option<Vec<R>>,
+    kv: &Keys<'_, R>,
+    keys: &[usize],
+    width: usize,
+    params: &Params,
+    policy: &Policy,
+) -> Vec<R> {
+    let Weighed { weights, terms, scores, top, then } = weighed;
     let first = keys[0];
-    let columns = kv.columns(keys, width);
+    let columns = || kv.columns(keys, width);
+    let taken =
+        |sums: Option<Vec<R>>| sums.unwrap_or_else(|| columns().sums(weights, first, policy));
     let widened = |means: Vec<R>, around: &Around| {
         if !R::IS_BOUND {
             return means;
         }
-        online::widen(means, &weights, &terms, &columns.slices(), around, params)
+        online::widen(means, weights, terms, &columns().slices(), around, params)
     };
-    if is_one_set(params, policy) {
-        return widened(columns.means(&weights, first, policy), &scores.around(top));
+    match then {
+        Then::Means => {
+            let means = match sums {
+                Some(sums) => {
+                    let sum = R::sum(weights, first, &policy.acc);
+                    sums.into_iter().map(|x| x.div(sum)).collect()
+                }
+                None => columns().means(weights, first, policy),
+            };
+            widened(means, &scores.around(*top))
+        }
+        Then::Nothing => taken(sums),
+        Then::Clamped(sum) => taken(sums).into_iter().map(|x| in_f32_range(x).div(*sum)).collect(),
+        Then::Divided(sum) => {
+            let around = scores.around(*top);
+            let sum = match R::IS_BOUND {
+                true => sum.widened(0.0, around.error * online::below_top(terms)),
+                false => *sum,
+            };
+            widened(taken(sums).into_iter().map(|x| x.div(sum)).collect(), &around)
+        }
     }
-    let mut sum = denominator(&terms, first, scores.scaled[top], s_len, params, policy);
-    if params.normalise_first {
-        weights.iter_mut().for_each(|w| *w = w.div(sum));
-        policy.apply("probs", &mut weights);
-        return columns.sums(&weights, first, policy);
-    }
-    let sums = columns.sums(&weights, first, policy).into_iter();
-    if params.exponent == Exponent::NotShifted {
-        return sums.map(|x| in_f32_range(x).div(sum)).collect();
-    }
-    let around = scores.around(top);
-    if R::IS_BOUND {
-        sum = sum.widened(0.0, around.error * online::below_top(&terms));
-    }
-    widened(sums.map(|x| x.div(sum)).collect(), &around)
 }
 
 /// The sum of a query head's exponentials over `keys`, all of them visible, relative to its largest

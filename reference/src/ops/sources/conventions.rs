@@ -224,6 +224,12 @@ pub(super) const CHOICES: &[(&str, &str, &str, &str)] = &[
     ("attention", "masked=skipped", "masked keys are not read", FLASH),
     (
         "attention",
+        "masked=filled",
+        "masked scores become -inf, so that a NaN in a masked value reaches the output",
+        "https://docs.pytorch.org/docs/stable/generated/torch.Tensor.masked_fill_.html",
+    ),
+    (
+        "attention",
         "masked=added",
         "masked scores have -inf added, so that a NaN in a masked key or value reaches the output",
         "https://docs.pytorch.org/docs/stable/generated/torch.nn.functional.scaled_dot_product_attention.html: attn_bias",
