@@ -34,6 +34,7 @@ pub(super) const KNOBS: &[(&str, &[&str])] = &[
     ("sum", &["f32", "rounded_probs"]),
     ("scores", &["f32", "stored"]),
     ("combine", &["factor", "lse"]),
+    ("masked", &["skipped", "added", "filled"]),
 ];
 
 const SCORES: Keys = Keys::OneOf(&["scores", "qk", "qk and scores"]);

@@ -46,6 +46,9 @@ impl Query<'_> {
 
     pub(super) fn score(&self, j: u32) -> f32 {
         match self.steps.sentinel {
+            Some(x) if !self.mask[j as usize] && self.steps.run.chose("masked", "added") => {
+                self.scores[j as usize] + x
+            }
             Some(x) if !self.mask[j as usize] => x,
             _ => self.scores[j as usize],
         }

@@ -95,7 +95,9 @@ impl<'a> Steps<'a> {
             };
         }
         let (run, sum_rounded) = (*run, run.chose("sum", "rounded_probs"));
-        let sentinel = run.number("finite_mask").map(|x| x as f32);
+        let infinite = run.chose("masked", "filled") || run.chose("masked", "added");
+        let finite = run.number("finite_mask").map(|x| x as f32);
+        let sentinel = finite.or(infinite.then_some(f32::NEG_INFINITY));
         let split = Split::of(&run);
         Ok(Steps {
             run,
