@@ -231,9 +231,9 @@ fn torch_and_gptqmodel_pass_with_their_conventions() {
         (
             "--dtype bf16 --framework",
             &torch,
-            format!("{of} attention --function sdpa"),
-            "ATEN_CPU_CAPABILITY=default",
-            "probs=stored masked=added",
+            format!("{of} attention --function eager"),
+            "",
+            "probs=normalised scores=stored masked=filled",
         ),
         (
             "--dtype f32 --framework",
