@@ -10,7 +10,17 @@ use super::simd::{Float, Register};
 
 /// The products of each of `queries`, equally long, with `n` rows of that length, `stride` elements apart.
 pub(super) fn dots<T: Float>(queries: &[&[T]], rows: &[T], stride: usize, n: usize) -> Vec<Vec<T>> {
-    let isa = Isa::current();
+    dots_with(Isa::current(), queries, rows, stride, n)
+}
+
+/// The same with given instructions, which this CPU must have.
+fn dots_with<T: Float>(
+    isa: Isa,
+    queries: &[&[T]],
+    rows: &[T],
+    stride: usize,
+    n: usize,
+) -> Vec<Vec<T>> {
     if isa == Isa::Scalar || n == 0 {
         let one = |q: &&[T]| (0..n).map(|j| T::dot(q, &rows[j * stride..][..q.len()], 0)).collect();
         return queries.iter().map(one).collect();
@@ -30,21 +40,34 @@ pub(super) fn mix<T: Float>(
     width: usize,
     first: usize,
 ) -> Vec<Vec<T>> {
+    mix_with(Isa::current(), lists, rows, stride, width, first)
+}
+
+/// The same with given instructions, which this CPU must have.
+fn mix_with<T: Float>(
+    isa: Isa,
+    lists: &[&[T]],
+    rows: &[T],
+    stride: usize,
+    width: usize,
+    first: usize,
+) -> Vec<Vec<T>> {
     let longest = lists.iter().map(|w| w.len()).max().unwrap_or(0);
     assert!(longest == 0 || rows.len() >= (longest - 1) * stride + width, "rows are too short");
     let mut out = vec![vec![T::default(); width]; lists.len()];
     let (fours, ones) = lists.as_chunks::<LISTS>();
     let (to_fours, to_ones) = out.as_chunks_mut::<LISTS>();
     for (w, out) in fours.iter().zip(to_fours) {
-        mix_some(w, rows, stride, first, out);
+        mix_some(isa, w, rows, stride, first, out);
     }
     for (w, out) in ones.iter().zip(to_ones) {
-        mix_some(&[*w], rows, stride, first, std::array::from_mut(out));
+        mix_some(isa, &[*w], rows, stride, first, std::array::from_mut(out));
     }
     out
 }
 
 fn mix_some<T: Float, const Q: usize>(
+    isa: Isa,
     w: &[&[T]; Q],
     rows: &[T],
     stride: usize,
@@ -56,7 +79,7 @@ fn mix_some<T: Float, const Q: usize>(
     let call = Mix { w, rows: rows.as_ptr(), stride, first, out: &to, width };
     // SAFETY: the instructions were detected, and the caller has checked the rows' length.
     let done = unsafe {
-        match Isa::current() {
+        match isa {
             #[cfg(target_arch = "x86_64")]
             Isa::Avx512 => avx512(&call),
             #[cfg(target_arch = "x86_64")]
@@ -143,4 +166,68 @@ unsafe fn columns<T: Float, V: Register<Elem = T>, const Q: usize, const G: usiz
         }
     }
     whole * V::WIDTH
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// Numbers of both signs, some of them zeros of either sign, from a seed.
+    fn numbers<T: Float>(n: usize, seed: u64) -> Vec<T> {
+        let mut state = seed | 1;
+        let one = |_| {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_041);
+            let x = (state >> 40) as f64 / f64::from(1 << 23) - 1.0;
+            T::of(if state >> 33 & 15 == 0 { 0.0f64.copysign(x) } else { x })
+        };
+        (0..n).map(one).collect()
+    }
+
+    fn bits<T: Float>(y: &[Vec<T>]) -> Vec<u64> {
+        y.iter().flatten().map(|y| y.wide().to_bits()).collect()
+    }
+
+    /// Lists of `lengths`, rows that lie further apart than they are wide, a first row at any index.
+    fn agrees<T: Float>(lengths: &[usize], width: usize, gap: usize, first: usize, seed: u64) {
+        let (n, stride) = (lengths.iter().copied().max().unwrap_or(0), width + gap);
+        // Nothing behind the last row: what is read there is not there.
+        let rows: Vec<T> = numbers(n.saturating_sub(1) * stride + width, seed);
+        let lists: Vec<Vec<T>> =
+            lengths.iter().zip(1..).map(|(n, i)| numbers(*n, seed ^ i << 8)).collect();
+        let lists: Vec<&[T]> = lists.iter().map(Vec::as_slice).collect();
+        let column =
+            |c: usize, n: usize| -> Vec<T> { (0..n).map(|j| rows[j * stride + c]).collect() };
+        let mixed = |w: &&[T]| (0..width).map(|c| T::dot(w, &column(c, w.len()), first)).collect();
+        let mixes: Vec<Vec<T>> = lists.iter().map(mixed).collect();
+        let queries: Vec<Vec<T>> =
+            (0..lengths.len() as u64).map(|i| numbers(width, seed ^ i << 20)).collect();
+        let queries: Vec<&[T]> = queries.iter().map(Vec::as_slice).collect();
+        let scores =
+            |q: &&[T]| (0..n).map(|j| T::dot(q, &rows[j * stride..][..width], 0)).collect();
+        let scores: Vec<Vec<T>> = queries.iter().map(scores).collect();
+        for isa in Isa::supported() {
+            let what = format!("{isa}: {lengths:?}, width {width}, gap {gap}, first {first}");
+            assert!(
+                bits(&mix_with(isa, &lists, &rows, stride, width, first)) == bits(&mixes),
+                "{what}"
+            );
+            assert!(bits(&dots_with(isa, &queries, &rows, stride, n)) == bits(&scores), "{what}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn every_path_gives_the_bits_of_the_definition(
+            lengths in proptest::collection::vec(1usize..70, 1..11),
+            width in prop_oneof![1usize..40, Just(64), Just(128)],
+            gap in 0usize..5,
+            first in 0usize..40,
+            seed: u64,
+        ) {
+            agrees::<f32>(&lengths, width, gap, first, seed);
+            agrees::<f64>(&lengths, width, gap, first, seed);
+        }
+    }
 }

@@ -11,6 +11,7 @@
 
 use rayon::prelude::*;
 
+use super::blocking::{Blocking, Tasks};
 use super::fenv::DefaultEnv;
 use super::isa::Isa;
 use super::kernel::{Direct, MC, Packed, direct, packed};
@@ -150,43 +151,11 @@ struct Job<'a, T> {
 // SAFETY: `out` is written by tasks that have no element in common.
 unsafe impl<T: Sync> Sync for Job<'_, T> {}
 
-/// How an instruction set blocks: (rows, columns) of the packed kernel, and of the direct ones.
-struct Blocking {
-    packed: (usize, usize),
-    direct: &'static [(usize, usize)],
-    /// Registers that hold the lanes of a reduction.
-    parts: usize,
-}
-
-impl Blocking {
-    fn of(isa: Isa) -> Option<Blocking> {
-        Some(match isa {
-            Isa::Scalar => return None,
-            Isa::Avx2 => Blocking { packed: (4, 3), direct: &[(1, 4), (2, 2), (4, 1)], parts: 2 },
-            Isa::Avx512 => {
-                let direct = &[(1, 4), (2, 4), (4, 4), (8, 2)];
-                Blocking { packed: (8, 3), direct, parts: 1 }
-            }
-            Isa::Neon => Blocking { packed: (6, 4), direct: &[(1, 4), (2, 2), (4, 1)], parts: 4 },
-        })
-    }
-
-    /// The rows of the direct kernel that computes `m` rows in the least time: a step costs as much as its
-    /// rows and two more, for reading and widening.
-    fn rows_for(&self, m: usize) -> usize {
-        let cost = |mr: usize| m.div_ceil(mr) * (mr + 2);
-        let rows = self.direct.iter().map(|(mr, _)| *mr).rev();
-        rows.min_by_key(|mr| cost(*mr)).expect("there are kernels")
-    }
-}
-
 /// More rows than this are worth widening the weights into memory.
 const DIRECT_ROWS: usize = 24;
 /// Bytes of a block on the reduced axis of one widened row: a panel of activations then fits into half of a
 /// first-level cache of 32 KiB.
 const BLOCK_BYTES: usize = 2048;
-/// Columns of a task of the packed kernel in units of its NR.
-const COLUMN_BLOCKS: usize = 16;
 /// Bytes of weights that a task of a direct kernel reads at least.
 const TASK_BYTES: usize = 1 << 17;
 /// Products of so few operations are not worth other threads.
@@ -209,7 +178,7 @@ impl<T: Float> Job<'_, T> {
             return;
         }
         let (x, kc) = self.packed_panels(&blocking);
-        let tasks = Tasks::of(self, &blocking);
+        let tasks = Tasks::of([self.m, self.n], &blocking);
         self.in_parallel(tasks.count(), |i| {
             let (columns, rows) = tasks.task(i);
             let weights = &weights[columns.start * stride..];
@@ -245,7 +214,7 @@ impl<T: Float> Job<'_, T> {
             return;
         }
         let (x, kc) = self.packed_panels(&blocking);
-        let tasks = Tasks::of(self, &blocking);
+        let tasks = Tasks::of([self.m, self.n], &blocking);
         self.in_parallel(tasks.count(), |i| {
             let (columns, m) = tasks.task(i);
             let rows = rows(columns.clone());
@@ -392,37 +361,6 @@ impl<T: Float> Job<'_, T> {
                 }
             }
         });
-    }
-}
-
-/// How the packed kernel's outputs are split.
-struct Tasks {
-    columns: usize,
-    rows: usize,
-    m: usize,
-    n: usize,
-}
-
-impl Tasks {
-    fn of<T>(job: &Job<'_, T>, blocking: &Blocking) -> Tasks {
-        let columns = blocking.packed.1 * COLUMN_BLOCKS;
-        let wanted = 4 * rayon::current_num_threads();
-        let pieces = wanted.div_ceil(job.n.div_ceil(columns)).min(job.m.div_ceil(MC / 2));
-        // No more rows than stay in the cache from task to task.
-        let pieces = pieces.max(job.m.div_ceil(MC));
-        let rows = job.m.div_ceil(pieces).next_multiple_of(blocking.packed.0);
-        Tasks { columns, rows, m: job.m, n: job.n }
-    }
-
-    fn count(&self) -> usize {
-        self.n.div_ceil(self.columns) * self.m.div_ceil(self.rows)
-    }
-
-    /// Columns and rows of task `i`.
-    fn task(&self, i: usize) -> (std::ops::Range<usize>, std::ops::Range<usize>) {
-        let across = self.n.div_ceil(self.columns);
-        let (column, row) = (i % across * self.columns, i / across * self.rows);
-        (column..self.n.min(column + self.columns), row..self.m.min(row + self.rows))
     }
 }
 

@@ -10,6 +10,7 @@
 
 mod attend;
 pub mod ball;
+mod blocking;
 pub mod dot;
 pub mod emulate;
 pub mod exp;

@@ -68,9 +68,14 @@ proptest! {
 /// Blocks on the reduced axis: more than one, the last of them partly filled.
 #[test]
 fn lanes_go_on_from_block_to_block() {
-    for k in [1024, 1025, 2048, 2049, 4099] {
+    for k in [512, 513, 1024, 2049, 4099] {
         agrees::<f32>(41, k, 27, 5, Dtype::Bf16, 2);
         agrees::<f64>(41, k, 27, 5, Dtype::Bf16, 2);
+    }
+    // Several passes over the rows as well, of which the last is shorter.
+    for m in [MC, MC + 1, 2 * MC + 5] {
+        agrees::<f32>(m, 1030, 50, 5, Dtype::Bf16, 1);
+        agrees::<f64>(m, 1030, 50, 5, Dtype::Bf16, 1);
     }
 }
 
