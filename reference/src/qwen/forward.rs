@@ -292,7 +292,9 @@ impl<'c, R: Basis> Forward<'c, R> {
                 match source {
                     // Of an embedding the rows at hand are read.
                     Source::Weight(_) if nodes[index].op == "embedding" => {}
-                    Source::Weight(name) if self.weights[index].contains_key(arg.as_ref()) => {
+                    Source::Weight(name) | Source::Part(name, _)
+                        if self.weights[index].contains_key(arg.as_ref()) =>
+                    {
                         self.checkpoint.scan_finite_of(name, HEAD_BYTES)?;
                     }
                     _ => {}

@@ -62,7 +62,9 @@ fn a_nan_is_named_by_a_streamed_run() {
     });
     let model = copy.path().to_str().expect("UTF-8");
     let args = ["run", model, "--ids", "1,2", "--stream", "always"];
-    cli::refused(args, &[name, "NaN at element 7"]);
+    for ranks in [&[][..], &["--tp", "2"]] {
+        cli::refused(args.iter().chain(ranks), &[name, "NaN at element 7"]);
+    }
 }
 
 /// 5 GB of holes in the shape of Qwen3-8B with six layers: a layer is 386 MB, the head 1245 MB.
