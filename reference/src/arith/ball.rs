@@ -1,10 +1,11 @@
 //! [`Ball`]: the oracle with its own error. Running an op over `Ball` gives the op's bound.
 
+mod products;
 mod reduction;
 
 pub use reduction::Prepared;
 
-use super::{math, real::Real};
+use super::{math, matmul::Weights, real::Real};
 use crate::dtype::{Dtype, Rounding, pow2};
 use crate::policy::Accumulator;
 
@@ -227,6 +228,16 @@ impl<const P: i32> Real for Ball<P> {
 
     fn dot_prepared(a: &Prepared<P>, b: &Prepared<P>, first: usize, acc: &Accumulator) -> Self {
         a.dot(b, first, acc)
+    }
+
+    fn products(
+        x: &[Self],
+        k: usize,
+        weights: &Weights<'_, Self>,
+        n: usize,
+        acc: &Accumulator,
+    ) -> Option<Vec<Self>> {
+        if acc.is_exact() { None } else { products::products(x, k, weights, n) }
     }
 
     fn dot(a: &[Self], b: &[Self], first: usize, acc: &Accumulator) -> Self {

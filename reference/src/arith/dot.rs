@@ -108,7 +108,7 @@ fn head(first: usize, len: usize, lanes: usize) -> usize {
 
 /// Adds the lanes in halves: L/2 apart, L/4 apart, ..., 1 apart.
 #[inline(always)]
-fn tree<T: Copy + std::ops::Add<Output = T>, const L: usize>(mut lanes: [T; L]) -> T {
+pub(super) fn tree<T: Copy + std::ops::Add<Output = T>, const L: usize>(mut lanes: [T; L]) -> T {
     let mut half = L / 2;
     while half > 0 {
         for l in 0..half {

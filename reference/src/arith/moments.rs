@@ -1,10 +1,11 @@
 //! Sums over the products of two vectors that a bound needs beside the dot product itself.
+//!
+//! Of numbers of 24 bits, whose products are exact in f64, they are to the bit the dot products of the
+//! absolute values and of the squares, so that whole matrices of them are products of matrices.
 
+use super::dot::{LANES_F64 as LANES, tree};
 #[cfg(target_arch = "x86_64")]
 use super::isa::Isa;
-
-/// Partial sums, so that they are formed side by side.
-const LANES: usize = 8;
 
 /// What a list of terms adds up to when their signs are left out.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -41,7 +42,7 @@ fn body(a: &[f64], b: &[f64]) -> Moments {
     let mut one = |l: usize, x: f64, y: f64| {
         let t = x * y;
         abs[l] += t.abs();
-        squares[l] += t * t;
+        squares[l] = t.mul_add(t, squares[l]);
         terms[l] += u64::from(t != 0.0);
     };
     let (a_chunks, b_chunks) = (a.chunks_exact(LANES), b.chunks_exact(LANES));
@@ -54,11 +55,7 @@ fn body(a: &[f64], b: &[f64]) -> Moments {
     for (l, (x, y)) in a_rest.iter().zip(b_rest).enumerate() {
         one(l, *x, *y);
     }
-    Moments {
-        abs: abs.iter().sum(),
-        squares: squares.iter().sum(),
-        terms: terms.iter().sum::<u64>() as usize,
-    }
+    Moments { abs: tree(abs), squares: tree(squares), terms: terms.iter().sum::<u64>() as usize }
 }
 
 #[cfg(test)]
@@ -73,6 +70,19 @@ mod tests {
     }
 
     proptest! {
+        #[test]
+        fn of_short_numbers_they_are_dot_products(
+            pairs in prop::collection::vec((-1e3f32..1e3, -1e-30f32..1e-30), 0..70)
+        ) {
+            let (a, b): (Vec<f64>, Vec<f64>) =
+                pairs.into_iter().map(|(x, y)| (f64::from(x), f64::from(y))).unzip();
+            let each = |x: &[f64], f: fn(f64) -> f64| x.iter().map(|x| f(*x)).collect::<Vec<_>>();
+            let dot = |f: fn(f64) -> f64| super::super::dot::dot_f64(&each(&a, f), &each(&b, f), 0);
+            let sums = of_products(&a, &b);
+            prop_assert_eq!(sums.abs.to_bits(), dot(f64::abs).to_bits());
+            prop_assert_eq!(sums.squares.to_bits(), dot(|x| x * x).to_bits());
+        }
+
         #[test]
         fn both_compilations_give_the_same_bits(
             pairs in prop::collection::vec((-1e3f64..1e3, -1e3f64..1e3), 0..70)

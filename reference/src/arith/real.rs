@@ -45,20 +45,25 @@ pub trait Real: Copy + Debug + Send + Sync + 'static {
     fn prepare(a: Vec<Self>) -> Self::Vector;
     /// The same as [`Real::dot`] of the vectors, to the bit.
     fn dot_prepared(a: &Self::Vector, b: &Self::Vector, first: usize, acc: &Accumulator) -> Self;
-    /// Whether reductions of many outputs at once are [`Real::products`], [`Real::dots`] and
-    /// [`Real::mix`]; they are computed one by one where not.
+    /// The products of rows of activations x [M, K] with `n` rows of weights, [M, N]: each to the bit
+    /// [`Real::dot`] of its rows from index 0 on. `None` where they can only be computed one by one.
+    fn products(
+        _x: &[Self],
+        _k: usize,
+        _weights: &Weights<'_, Self>,
+        _n: usize,
+        _acc: &Accumulator,
+    ) -> Option<Vec<Self>> {
+        None
+    }
+    /// Whether [`Real::dots`] and [`Real::mix`] can be used; such reductions are computed one by one where not.
     fn is_plain(_acc: &Accumulator) -> bool {
         false
     }
-    /// The products of rows of activations x [M, K] with `n` rows of weights, [M, N]: each to the bit
-    /// [`Real::dot`] of its rows from index 0 on.
+    /// The products of each of `queries` and `n` rows of their length that lie `stride` elements apart.
     ///
     /// # Panics
-    /// Unless [`Real::is_plain`], as the next two.
-    fn products(_x: &[Self], _k: usize, _weights: &Weights<'_, Self>, _n: usize) -> Vec<Self> {
-        unreachable!("is not plain")
-    }
-    /// The same of each of `queries` and `n` rows of their length that lie `stride` elements apart.
+    /// Unless [`Real::is_plain`], as the next.
     fn dots(_queries: &[&[Self]], _rows: &[Self], _stride: usize, _n: usize) -> Vec<Vec<Self>> {
         unreachable!("is not plain")
     }
@@ -176,8 +181,14 @@ impl Real for f64 {
     fn is_plain(acc: &Accumulator) -> bool {
         !acc.is_exact()
     }
-    fn products(x: &[f64], k: usize, weights: &Weights<'_, f64>, n: usize) -> Vec<f64> {
-        matmul::product(x, k, weights, n)
+    fn products(
+        x: &[f64],
+        k: usize,
+        weights: &Weights<'_, f64>,
+        n: usize,
+        acc: &Accumulator,
+    ) -> Option<Vec<f64>> {
+        (!acc.is_exact()).then(|| matmul::product(x, k, weights, n))
     }
     fn dots(queries: &[&[f64]], rows: &[f64], stride: usize, n: usize) -> Vec<Vec<f64>> {
         attend::dots(queries, rows, stride, n)
@@ -252,8 +263,14 @@ impl Real for f32 {
     fn is_plain(_acc: &Accumulator) -> bool {
         true
     }
-    fn products(x: &[f32], k: usize, weights: &Weights<'_, f32>, n: usize) -> Vec<f32> {
-        matmul::product(x, k, weights, n)
+    fn products(
+        x: &[f32],
+        k: usize,
+        weights: &Weights<'_, f32>,
+        n: usize,
+        _acc: &Accumulator,
+    ) -> Option<Vec<f32>> {
+        Some(matmul::product(x, k, weights, n))
     }
     fn dots(queries: &[&[f32]], rows: &[f32], stride: usize, n: usize) -> Vec<Vec<f32>> {
         attend::dots(queries, rows, stride, n)

@@ -56,11 +56,11 @@ fn has_no_radius<const P: i32>(a: &[Ball<P>]) -> bool {
 
 /// What the bound of a reduction needs to know of its terms.
 pub(super) struct Stats<'a> {
-    moments: Moments,
+    pub(super) moments: Moments,
     /// All terms are multiples of two to this power, as integers are of 2^0.
-    quantum: &'a dyn Fn() -> i32,
+    pub(super) quantum: &'a dyn Fn() -> i32,
     /// The factors of the last term that is not zero, if it is the only one.
-    only: (f64, f64),
+    pub(super) only: (f64, f64),
 }
 
 impl<'a> Stats<'a> {
@@ -96,17 +96,30 @@ impl<'a> Stats<'a> {
     }
 }
 
-/// The largest power of two, by its exponent, of which all of `a` are multiples.
-fn quantum(a: &[f64]) -> i32 {
-    let lowest_bit = |x: &f64| {
-        let (exponent, fraction) = ((x.to_bits() >> 52 & 0x7ff) as i32, x.to_bits() << 12 >> 12);
-        match exponent {
-            0 => fraction.trailing_zeros() as i32 - 1074,
-            _ => (fraction | 1 << 52).trailing_zeros() as i32 + exponent - 1075,
-        }
+/// The largest power of two, by its exponent, of which all of `a` are multiples; 1024 of zeros alone.
+pub(super) fn quantum(a: &[f64]) -> i32 {
+    const ALL: u64 = f64::INFINITY.to_bits();
+    // The lowest bit of a number is a power of two, and these are ordered as their codes are.
+    let lowest = |x: &f64| {
+        let bits = x.to_bits() << 1 >> 1;
+        let without = f64::from_bits(bits & bits.wrapping_sub(1));
+        let low = (f64::from_bits(bits) - without).to_bits();
+        // A power of two has no bit that its code shows.
+        let low = if bits << 12 == 0 { bits } else { low };
+        if bits == 0 { ALL } else { low }
     };
-    // Of zeros alone: of any.
-    a.iter().filter(|x| **x != 0.0).map(lowest_bit).min().unwrap_or(1024)
+    let (chunks, rest) = a.as_chunks::<8>();
+    let mut lanes = [ALL; 8];
+    for chunk in chunks {
+        for l in 0..8 {
+            lanes[l] = lanes[l].min(lowest(&chunk[l]));
+        }
+    }
+    let least = lanes.into_iter().chain(rest.iter().map(lowest)).min().unwrap_or(ALL);
+    match (least >> 52) as i32 {
+        0 => least.trailing_zeros() as i32 - 1074,
+        exponent => exponent - 1023,
+    }
 }
 
 /// ((1 + u)^k - 1) for `ku` = k u: the most that k roundings in a row can do.

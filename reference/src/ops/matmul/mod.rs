@@ -145,11 +145,7 @@ fn blocked<R: Real>(
     rows: &[usize],
     cols: &[usize],
 ) -> Option<Vec<R>> {
-    if !R::is_plain(&policy.acc)
-        || params.ranks >= 2
-        || !policy.is_identity_at("weight")
-        || params.layout == Layout::Misread
-    {
+    if params.ranks >= 2 || !policy.is_identity_at("weight") || params.layout == Layout::Misread {
         return None;
     }
     let (x, w) = (inputs.req("x"), inputs.req("weight"));
@@ -160,6 +156,10 @@ fn blocked<R: Real>(
     }
     if !policy.is_identity_at("x") {
         activations.to_mut().chunks_mut(k).for_each(|row| policy.apply("x", row));
+    }
+    // Errors are carried one by one.
+    if !activations.iter().all(|x| x.is_exact()) {
+        return None;
     }
     let picked = |i: usize, row: &mut [R]| w.read(cols[i] * k, row);
     let transposed;
@@ -172,7 +172,7 @@ fn blocked<R: Real>(
         (_, Arg::Made { data, .. }) if tile.cols.is_none() => Weights::Own(data),
         _ => Weights::Made(&picked),
     };
-    let mut out = R::products(&activations, k, &weights, n);
+    let mut out = R::products(&activations, k, &weights, n, &policy.acc)?;
     let bias = inputs.get("bias").filter(|_| params.bias != Bias::Dropped);
     let moved = !(policy.is_identity_at("accumulated") && policy.is_identity_at("output"));
     if bias.is_none() && params.alpha == 1.0 && !moved {
