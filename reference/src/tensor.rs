@@ -137,6 +137,15 @@ impl Tensor {
         self.store.read_ahead(self.range.clone());
     }
 
+    /// Whether another tensor is the same elements at the same place in memory.
+    pub fn shares(&self, other: &Tensor) -> bool {
+        let same_store = std::ptr::addr_eq(Arc::as_ptr(&self.store), Arc::as_ptr(&other.store));
+        same_store
+            && self.range == other.range
+            && self.dtype == other.dtype
+            && self.shape == other.shape
+    }
+
     /// The same elements under another shape.
     ///
     /// # Errors

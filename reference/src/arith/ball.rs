@@ -248,6 +248,15 @@ impl<const P: i32> Real for Ball<P> {
         Self::ball_sum(a, first, acc)
     }
 
+    fn weighted_sums(
+        w: &[Self],
+        columns: &[&[Self]],
+        first: usize,
+        acc: &Accumulator,
+    ) -> Vec<Self> {
+        Self::sums_of_columns(w, columns, first, acc)
+    }
+
     fn weighted_means(
         w: &[Self],
         columns: &[&[Self]],
@@ -255,8 +264,9 @@ impl<const P: i32> Real for Ball<P> {
         acc: &Accumulator,
     ) -> Vec<Self> {
         if w.iter().all(|x| x.is_exact()) {
-            let sum = Self::ball_sum(w, first, acc);
-            return columns.iter().map(|v| Self::ball_dot(w, v, first, acc).div(sum)).collect();
+            let (sum, sums) =
+                (Self::ball_sum(w, first, acc), Self::weighted_sums(w, columns, first, acc));
+            return sums.into_iter().map(|x| x.div(sum)).collect();
         }
         Self::means_of_uncertain(w, columns, first, acc)
     }

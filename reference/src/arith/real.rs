@@ -98,6 +98,16 @@ pub trait Real: Copy + Debug + Send + Sync + 'static {
         });
     }
 
+    /// [`Real::dot`] of `w` and each of `columns`.
+    fn weighted_sums(
+        w: &[Self],
+        columns: &[&[Self]],
+        first: usize,
+        acc: &Accumulator,
+    ) -> Vec<Self> {
+        columns.iter().map(|v| Self::dot(w, v, first, acc)).collect()
+    }
+
     /// The means of `columns` with weights `w` that numerator and denominator share:
     /// sum w v / sum w; `first` as in [`Real::dot`].
     fn weighted_means(

@@ -35,6 +35,15 @@ impl<O: Op> Setup<O> {
     pub fn eval<R: Basis>(&self, tile: &Tile) -> Vec<Out<R>> {
         O::evaluate(self, tile)
     }
+
+    /// Whether another setup is this one: the same params and policy, on the very same tensors.
+    pub fn is_same(&self, other: &Self) -> bool {
+        let tensors = self.tensors.iter().zip(&other.tensors);
+        self.tensors.len() == other.tensors.len()
+            && tensors.into_iter().all(|(a, b)| a.0 == b.0 && a.1.shares(b.1))
+            && self.policy == other.policy
+            && self.params == other.params
+    }
 }
 
 /// A change of a setup.

@@ -3,6 +3,7 @@
 use assay_reference::Rounding;
 use assay_reference::arith::{Ball, math};
 use assay_reference::ops::{Op, Setup, Tile};
+use rayon::prelude::*;
 
 use super::picture::{Histogram, bin};
 
@@ -16,13 +17,22 @@ pub fn lambda() -> f64 {
     (2.0 * math::ln(2.0 * COMPARISONS / ALPHA)).sqrt()
 }
 
-/// The oracle's tile: value, radius before the output's rounding, interval after it.
+/// The oracle's tile: value, and radius before the output's rounding.
 #[derive(Clone, Debug)]
 pub(super) struct Expected {
     pub(super) v: Vec<f64>,
     pub(super) radius: Vec<f64>,
-    pub(super) lo: Vec<f64>,
-    pub(super) hi: Vec<f64>,
+}
+
+impl Expected {
+    /// What an element may be stored as: from the least to the most.
+    pub(super) fn interval(&self, i: usize, output: Rounding) -> (f64, f64) {
+        let (v, radius) = (self.v[i], self.radius[i]);
+        // A non-finite value is exact; a radius that is not finite says nothing is known.
+        let known = v.is_finite() && radius > 0.0;
+        let (lo, hi) = if known { (v - radius, v + radius) } else { (v, v) };
+        (output.round(lo), output.round(hi))
+    }
 }
 
 /// Evaluates the bound of one output of a setup on a tile, in the arithmetic that the case is held to.
@@ -32,15 +42,10 @@ pub(super) fn expect<O: Op>(
     arithmetic: Arithmetic,
     tile: &Tile,
 ) -> Expected {
-    let (lambda, rounding) =
-        (setup.policy.lambda, O::rounding(&setup.params, &setup.policy, output));
+    let lambda = setup.policy.lambda;
     match arithmetic {
-        Arithmetic::F32 => {
-            intervals(setup.eval::<Ball<24>>(tile).swap_remove(output).data, lambda, rounding)
-        }
-        Arithmetic::F64 => {
-            intervals(setup.eval::<Ball<53>>(tile).swap_remove(output).data, lambda, rounding)
-        }
+        Arithmetic::F32 => apart(&setup.eval::<Ball<24>>(tile).swap_remove(output).data, lambda),
+        Arithmetic::F64 => apart(&setup.eval::<Ball<53>>(tile).swap_remove(output).data, lambda),
     }
 }
 
@@ -53,25 +58,9 @@ pub(super) enum Arithmetic {
     F64,
 }
 
-fn intervals<const P: i32>(out: Vec<Ball<P>>, lambda: f64, output: Rounding) -> Expected {
-    let n = out.len();
-    let mut e = Expected {
-        v: Vec::with_capacity(n),
-        radius: Vec::with_capacity(n),
-        lo: Vec::with_capacity(n),
-        hi: Vec::with_capacity(n),
-    };
-    for b in out {
-        let radius = b.radius(lambda);
-        // A non-finite value is exact; a radius that is not finite says nothing is known.
-        let known = b.v.is_finite() && radius > 0.0;
-        let (lo, hi) = if known { (b.v - radius, b.v + radius) } else { (b.v, b.v) };
-        e.v.push(b.v);
-        e.radius.push(radius);
-        e.lo.push(output.round(lo));
-        e.hi.push(output.round(hi));
-    }
-    e
+fn apart<const P: i32>(out: &[Ball<P>], lambda: f64) -> Expected {
+    let (v, radius) = out.par_iter().map(|b| (b.v, b.radius(lambda))).unzip();
+    Expected { v, radius }
 }
 
 /// How an output compares with the oracle.
@@ -107,9 +96,9 @@ impl Metrics {
     }
 }
 
-/// Whether an observed element is one that the oracle allows.
-pub(super) fn inside(o: f64, e: &Expected, i: usize) -> bool {
-    (e.lo[i] <= o && o <= e.hi[i]) || o == e.v[i] || (o.is_nan() && e.v[i].is_nan())
+/// Whether an interval allows an observed element; that of a NaN allows NaN.
+pub(super) fn allows((lo, hi): (f64, f64), o: f64) -> bool {
+    (lo <= o && o <= hi) || (o.is_nan() && lo.is_nan())
 }
 
 /// An element's error as a fraction of its budget (the radius before the output's rounding and the
@@ -119,7 +108,7 @@ pub(super) fn ratio(o: f64, e: &Expected, i: usize, output: Rounding) -> f64 {
     if o == v || (o.is_nan() && v.is_nan()) {
         return 0.0;
     }
-    let inside = inside(o, e, i);
+    let inside = allows(e.interval(i, output), o);
     let budget = if e.radius[i].is_finite() { e.radius[i] } else { 0.0 } + output.most(v);
     let ratio = match (o - v).abs() / budget {
         r if r.is_nan() => f64::INFINITY,
@@ -128,37 +117,64 @@ pub(super) fn ratio(o: f64, e: &Expected, i: usize, output: Rounding) -> f64 {
     if inside { ratio.min(1.0) } else { ratio.max(1.0 + f64::EPSILON) }
 }
 
-/// Compares observed elements with expected ones. `cols` is the tile's width, for row scales.
-pub(super) fn compare(observed: &[f64], e: &Expected, output: Rounding, cols: usize) -> Metrics {
+/// Compares the rows of observed elements with expected ones, `cols` wide: a row's scale is its own. In each
+/// row's metrics `at` is a column.
+pub(super) fn compare_rows(
+    observed: &[f64],
+    e: &Expected,
+    output: Rounding,
+    cols: usize,
+) -> Vec<Metrics> {
     debug_assert_eq!(observed.len(), e.v.len());
+    let row = |(r, observed): (usize, &[f64])| compare_row(observed, e, r * cols, output);
+    observed.par_chunks(cols.max(1)).enumerate().map(row).collect()
+}
+
+/// The metrics of a row that begins at element `start` of the expected ones.
+fn compare_row(observed: &[f64], e: &Expected, start: usize, output: Rounding) -> Metrics {
     let mut m = Metrics { elements: observed.len(), ..Metrics::default() };
+    let finite = e.v[start..start + observed.len()].iter().filter(|v| v.is_finite());
+    let rms = (finite.map(|v| v * v).sum::<f64>() / observed.len() as f64).sqrt();
     let mut bits = Bits::default();
-    for start in (0..observed.len()).step_by(cols.max(1)) {
-        let range = start..(start + cols).min(observed.len());
-        let finite = range.clone().map(|i| e.v[i]).filter(|v| v.is_finite());
-        let rms = (finite.map(|v| v * v).sum::<f64>() / range.len() as f64).sqrt();
-        for i in range {
-            let r = ratio(observed[i], e, i, output);
-            if r > 1.0 {
-                m.outside += 1;
-            }
-            if r > m.worst {
-                (m.worst, m.at) = (r, i);
-            }
-            m.histogram[bin(r)] += 1;
-            let once = output.round(e.v[i]);
-            m.equal += usize::from(once == observed[i] || (once.is_nan() && observed[i].is_nan()));
-            // Beyond 1/64 of the row's scale and beyond what the output's own rounding hides.
-            let ulp = output.ulp(e.v[i]);
-            let room = (rms / 64.0).max(4.0 * ulp);
-            if e.v[i].is_finite() && (e.radius[i] > room || e.radius[i].is_nan()) {
-                m.vague += 1;
-            }
-            bits.add(1.0 + (2.0 * e.radius[i] / ulp).min(1e300));
+    for (c, &o) in observed.iter().enumerate() {
+        let i = start + c;
+        let (v, radius) = (e.v[i], e.radius[i]);
+        let r = ratio(o, e, i, output);
+        m.outside += usize::from(r > 1.0);
+        if r > m.worst {
+            (m.worst, m.at) = (r, c);
         }
+        m.histogram[bin(r)] += 1;
+        let once = output.round(v);
+        m.equal += usize::from(once == o || (once.is_nan() && o.is_nan()));
+        // Beyond 1/64 of the row's scale and beyond what the output's own rounding hides.
+        let ulp = output.ulp(v);
+        let room = (rms / 64.0).max(4.0 * ulp);
+        m.vague += usize::from(v.is_finite() && (radius > room || radius.is_nan()));
+        bits.add(1.0 + (2.0 * radius / ulp).min(1e300));
     }
     m.tightness = bits.sum() / observed.len().max(1) as f64;
     m
+}
+
+impl Metrics {
+    /// The metrics of all of a tile's rows.
+    pub(super) fn of_rows(rows: &[Metrics]) -> Metrics {
+        let mut all = Metrics::default();
+        for m in rows {
+            if m.worst > all.worst {
+                (all.worst, all.at) = (m.worst, all.elements + m.at);
+            }
+            all.elements += m.elements;
+            all.outside += m.outside;
+            all.equal += m.equal;
+            all.vague += m.vague;
+            all.tightness += m.tightness * m.elements as f64;
+            all.histogram.iter_mut().zip(m.histogram).for_each(|(sum, n)| *sum += n);
+        }
+        all.tightness /= all.elements.max(1) as f64;
+        all
+    }
 }
 
 /// A sum of base-2 logarithms of numbers of at least 1, of which few are taken: of their products.
@@ -195,19 +211,18 @@ mod tests {
     use super::*;
     use assay_reference::Dtype;
 
-    fn one(v: f64, radius: f64, output: Rounding) -> Expected {
-        let (lo, hi) = (output.round(v - radius), output.round(v + radius));
-        Expected { v: vec![v], radius: vec![radius], lo: vec![lo], hi: vec![hi] }
+    fn one(v: f64, radius: f64) -> Expected {
+        Expected { v: vec![v], radius: vec![radius] }
     }
 
     #[test]
     fn one_ulp_off_is_outside_and_the_nearest_is_inside() {
         let bf = Rounding::nearest(Dtype::Bf16);
-        let e = one(1.003, 1e-6, bf);
+        let e = one(1.003, 1e-6);
         assert!(ratio(1.0, &e, 0, bf) <= 1.0);
         assert!(ratio(1.0078125, &e, 0, bf) > 1.0);
         assert!(ratio(0.99609375, &e, 0, bf) > 1.0);
-        let exact = one(1.0, 0.0, bf);
+        let exact = one(1.0, 0.0);
         assert_eq!(ratio(1.0, &exact, 0, bf), 0.0);
         assert!(ratio(1.0078125, &exact, 0, bf) > 1.0);
     }
@@ -216,7 +231,7 @@ mod tests {
     fn values_that_are_not_finite_match_only_themselves() {
         let bf = Rounding::nearest(Dtype::Bf16);
         let (nan, inf) = (f64::NAN, f64::INFINITY);
-        let e = |v: f64| Expected { v: vec![v], radius: vec![0.0], lo: vec![v], hi: vec![v] };
+        let e = |v: f64| one(v, 0.0);
         assert_eq!(ratio(nan, &e(nan), 0, bf), 0.0);
         assert_eq!(ratio(inf, &e(inf), 0, bf), 0.0);
         for (o, v) in [(nan, 1.0), (1.0, nan), (inf, 1.0), (1.0, inf), (-inf, inf), (nan, inf)] {

@@ -1,5 +1,7 @@
 //! The first pass: which conventions explain which runs.
 
+use std::sync::OnceLock;
+
 use assay_reference::Result;
 use assay_reference::ops::{Op, Setup, Tile};
 use rayon::prelude::*;
@@ -25,22 +27,28 @@ pub(super) struct Baseline {
     tile_is_all: bool,
     /// The first look at them.
     pub(super) sieve: Sieve,
-    /// Radius of the defaults, by element.
-    pub(super) radius: Vec<f64>,
+    /// Radius of the defaults, by element; evaluated for a run that fails.
+    radius: OnceLock<Vec<f64>>,
 }
 
 impl Baseline {
     /// Tries the defaults, which the others are looked at against.
     pub(super) fn new<O: Op>(run: &Run<'_, O>, conventions: usize) -> Baseline {
-        let (expected, defaults) = run.compare(&run.base, &Tile::ALL);
-        let TellTale { sieve, first, rows: tile } = run.tell_tale(&expected);
-        let sieve = Sieve::new(run, sieve, &expected);
+        let rows = run.compare_rows(&run.base, &Tile::ALL);
+        let defaults = Metrics::of_rows(&rows);
+        let TellTale { sieve, first, rows: tile } = run.tell_tale(&rows);
+        let sieve = Sieve::new(run, sieve);
         let (mut by_convention, mut tried) = (vec![None; conventions], vec![false; conventions]);
         by_convention[0] = defaults.accepted().then_some(defaults);
         tried[0] = true;
         let tile_is_all = tile.rows_of(run.spec.rows()).len() == run.spec.rows();
-        let radius = expected.radius;
+        let radius = OnceLock::new();
         Baseline { by_convention, tried, defaults, first, tile, tile_is_all, sieve, radius }
+    }
+
+    /// Radius of the defaults, by element.
+    pub(super) fn radius<O: Op>(&self, run: &Run<'_, O>) -> &[f64] {
+        self.radius.get_or_init(|| run.expect(&run.base, &Tile::ALL).into_owned().radius)
     }
 
     /// Tries those of the conventions named that were not tried yet.
@@ -55,8 +63,12 @@ impl Baseline {
                 continue;
             }
             let setup = run.setup(&conventions[i].edits);
-            if let Some(part) = self.part(run, &setup) {
-                let whole = if self.tile_is_all { part } else { run.compare(&setup, &Tile::ALL).1 };
+            // A choice may change nothing here, as where a bias joins when there is none.
+            let same = |c: &usize| run.setup(&conventions[*c].edits).is_same(&setup);
+            if let Some(c) = (0..i).filter(|&c| self.accepts(c)).find(same) {
+                self.by_convention[i] = self.by_convention[c];
+            } else if let Some(part) = self.part(run, &setup) {
+                let whole = if self.tile_is_all { part } else { run.compare(&setup, &Tile::ALL) };
                 self.by_convention[i] = whole.accepted().then_some(whole);
             }
         }
@@ -64,7 +76,7 @@ impl Baseline {
 
     /// The metrics of the rows, unless a look at them refuses the setup.
     pub(super) fn part<O: Op>(&self, run: &Run<'_, O>, setup: &Setup<O>) -> Option<Metrics> {
-        let accepted = |tile: &Tile| Some(run.compare(setup, tile).1).filter(Metrics::accepted);
+        let accepted = |tile: &Tile| Some(run.compare(setup, tile)).filter(Metrics::accepted);
         if !self.sieve.passes(run, setup) {
             return None;
         }

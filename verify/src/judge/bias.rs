@@ -2,6 +2,7 @@
 
 use assay_reference::Rounding;
 use assay_reference::ops::{Op, Tile};
+use rayon::prelude::*;
 
 use super::accept::Arithmetic;
 use super::search::{Convention, Run};
@@ -23,8 +24,10 @@ pub(super) fn test<O: Op>(runs: &[Run<'_, O>], convention: &Convention<O>) -> Op
     let mut lean = Lean::default();
     for run in runs.iter().filter(|r| !r.observation.structured) {
         let setup = run.setup(&convention.edits);
-        let expected = run.values(&setup, &Tile::ALL);
-        lean.add(&expected, &run.observed, run.spec.cols(), run.rounding(&setup));
+        for part in run.parts(&Tile::ALL) {
+            let (expected, observed) = (run.values(&setup, &part), run.observed(&part));
+            lean.add(&expected, &observed, run.spec.cols(), run.rounding(&setup));
+        }
     }
     lean.finding()
 }
@@ -46,13 +49,15 @@ impl Lean {
         cols: usize,
         output: Rounding,
     ) {
-        for (y, o) in expected.chunks(cols).zip(observed.chunks(cols)) {
-            let errors: Vec<f64> =
-                y.iter().zip(o).filter_map(|(y, o)| lean(*y, *o, output)).collect();
-            if !errors.is_empty() {
-                self.elements += errors.len();
-                self.rows.push(errors.iter().sum::<f64>() / errors.len() as f64);
-            }
+        let row = |(y, o): (&[f64], &[f64])| {
+            let errors = y.iter().zip(o).filter_map(|(y, o)| lean(*y, *o, output));
+            errors.fold((0, 0.0), |(n, sum), e| (n + 1, sum + e))
+        };
+        let rows: Vec<(usize, f64)> =
+            expected.par_chunks(cols).zip(observed.par_chunks(cols)).map(row).collect();
+        for (n, sum) in rows.into_iter().filter(|(n, _)| *n > 0) {
+            self.elements += n;
+            self.rows.push(sum / n as f64);
         }
     }
 

@@ -62,7 +62,7 @@ impl<O: Op> Subject<'_, O> {
         }
         for base in self.distinct(i, bases) {
             let setup = run.setup(&self.conventions[base].edits);
-            let faults = candidates::<O>(run, &setup, only, &baseline.radius);
+            let faults = candidates::<O>(run, &setup, only, baseline.radius(run));
             tried += faults.len();
             let hits: Vec<Explanation> = faults
                 .par_iter()
@@ -71,7 +71,7 @@ impl<O: Op> Subject<'_, O> {
                     (fault.edit)(&mut wrong);
                     self.progress.tried();
                     baseline.part(run, &wrong)?;
-                    let whole = run.compare(&wrong, &Tile::ALL).1;
+                    let whole = run.compare(&wrong, &Tile::ALL);
                     whole.accepted().then(|| Explanation {
                         key: key(fault),
                         detail: fault.detail.clone(),
@@ -142,7 +142,7 @@ impl<O: Op> Subject<'_, O> {
         faults.iter().filter(|f| key(f) == *wanted).any(|fault| {
             let mut wrong = setup.clone();
             (fault.edit)(&mut wrong);
-            b.part(run, &wrong).is_none() || !run.compare(&wrong, &Tile::ALL).1.accepted()
+            b.part(run, &wrong).is_none() || !run.compare(&wrong, &Tile::ALL).accepted()
         })
     }
 }

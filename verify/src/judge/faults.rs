@@ -237,8 +237,8 @@ fn finding<O: Op>(
     let example = by_run[&explained[0]].iter().find(|e| e.key == *key);
     let (detail, base) = example.map_or((String::new(), 0), |e| (e.detail.clone(), e.convention));
     let right = run.setup(&subject.conventions[base].edits);
-    let (e, m) = run.compare(&right, &Tile::ALL);
-    let mut text = format!("{detail}. {}", run.describe(&e, &m));
+    let m = run.compare(&right, &Tile::ALL);
+    let mut text = format!("{detail}. {}", run.describe(&right, &m));
     if base > 0 {
         text += &format!("; on top of {}", label(&subject.conventions[base]));
     }

@@ -39,7 +39,7 @@ fn apart(
         let setup = run.setup(&convention.edits);
         let (e, output) = (run.expect(&setup, &Tile::ALL), run.rounding(&setup));
         let room = e.v.iter().zip(&e.radius).map(|(v, r)| r + output.most(*v)).collect();
-        (e, room)
+        (e.into_owned(), room)
     };
     let [(base, base_room), (changed, changed_room)] = [expected(&runs[0]), expected(&runs[1])];
     let too_far = |(c, b): &&(usize, usize)| {

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use assay_reference::ops::{Erased, Fault, Op, OutSpec, Scope, Tile};
 use assay_reference::{Case, Dtype, Error, Result, Rounding, Tensor};
 
-use super::accept::{Arithmetic, Expected, inside};
+use super::accept::{Arithmetic, allows};
 use super::bias::Lean;
 use super::search::{Convention, Run, conventions, label};
 use super::{Observation, Options, Unseen};
@@ -42,7 +42,8 @@ pub struct Panel {
 
 #[derive(Debug)]
 struct Entry {
-    expected: Expected,
+    /// The least and the most that each element may be stored as.
+    intervals: Vec<(f64, f64)>,
     /// The oracle before the output's rounding.
     exact: Vec<f64>,
     output: Rounding,
@@ -110,10 +111,11 @@ impl Panel {
         let (mut entries, mut entry_of): (Vec<Entry>, Vec<usize>) = (Vec::new(), Vec::new());
         for convention in &all {
             let setup = run.setup(&convention.edits);
+            let (expected, output) = (run.expect(&setup, &Tile::ALL), run.rounding(&setup));
             let entry = Entry {
-                expected: run.expect(&setup, &Tile::ALL),
+                intervals: (0..expected.v.len()).map(|i| expected.interval(i, output)).collect(),
                 exact: run.values(&setup, &Tile::ALL),
-                output: run.rounding(&setup),
+                output,
             };
             let known = entries.iter().position(|e| e.coincides(&entry));
             entry_of.push(known.unwrap_or(entries.len()));
@@ -176,7 +178,7 @@ impl Panel {
             .iter()
             .map(|e| {
                 assert_eq!(observed.len(), e.exact.len(), "an output of the case's shape");
-                observed.iter().enumerate().all(|(i, o)| inside(*o, &e.expected, i))
+                observed.iter().enumerate().all(|(i, o)| allows(e.intervals[i], *o))
             })
             .collect();
         self.entry_of.iter().map(|&e| entries[e]).collect()
@@ -258,12 +260,11 @@ pub fn judge<'a>(answers: impl Iterator<Item = (&'a Panel, &'a Answer)> + Clone)
 
 impl Entry {
     fn coincides(&self, other: &Entry) -> bool {
-        let same = |a: &[f64], b: &[f64]| a.iter().zip(b).all(|(a, b)| a.to_bits() == b.to_bits());
+        let same = |a: &f64, b: &f64| a.to_bits() == b.to_bits();
+        let intervals = self.intervals.iter().zip(&other.intervals);
         self.output == other.output
-            && same(&self.exact, &other.exact)
-            && same(&self.expected.v, &other.expected.v)
-            && same(&self.expected.lo, &other.expected.lo)
-            && same(&self.expected.hi, &other.expected.hi)
+            && self.exact.iter().zip(&other.exact).all(|(a, b)| same(a, b))
+            && intervals.into_iter().all(|(a, b)| same(&a.0, &b.0) && same(&a.1, &b.1))
     }
 }
 

@@ -1,6 +1,6 @@
 //! What an error looks like when nothing explains it.
 
-use assay_reference::ops::Op;
+use assay_reference::ops::{Op, Tile};
 
 use super::accept::{Expected, ratio};
 use super::explain::Subject;
@@ -13,8 +13,9 @@ pub(super) fn unexplained<O: Op>(subject: &Subject<'_, O>, open: &[usize]) -> Ve
     let Some(&i) = open.iter().min_by_key(|&&i| (runs[i].observed.len(), i)) else {
         return Verdict::Unexplained { pattern: "no run failed".into() };
     };
-    let (index, e, m) = near::<O>(&runs[i], &subject.baselines[i], subject.conventions);
-    let mut text = runs[i].describe(&e, &m);
+    let (index, m) = near::<O>(&runs[i], &subject.baselines[i], subject.conventions);
+    let setup = runs[i].setup(&subject.conventions[index].edits);
+    let mut text = runs[i].describe(&setup, &m);
     if index > 0 {
         text += &format!("; closest convention: {}", label(&subject.conventions[index]));
     }
@@ -22,7 +23,8 @@ pub(super) fn unexplained<O: Op>(subject: &Subject<'_, O>, open: &[usize]) -> Ve
         return Verdict::IllConditioned { where_: text };
     }
     let figures = evidence::of(std::iter::once((&runs[i], &subject.conventions[index])));
-    Verdict::Unexplained { pattern: format!("{text}; {}{figures}", shape(&runs[i], &e)) }
+    let wrong = shape(&runs[i], &runs[i].expect(&setup, &Tile::ALL));
+    Verdict::Unexplained { pattern: format!("{text}; {wrong}{figures}") }
 }
 
 fn shape<O: Op>(run: &Run<'_, O>, e: &Expected) -> String {

@@ -76,7 +76,7 @@ mod tests {
     fn a_wrong_element_is_in_the_cell_of_its_row_and_column() {
         let (rows, cols) = (100, 200);
         let v = vec![1.0; rows * cols];
-        let e = Expected { v: v.clone(), radius: vec![0.0; v.len()], lo: v.clone(), hi: v.clone() };
+        let e = Expected { v: v.clone(), radius: vec![0.0; v.len()] };
         let mut observed = v;
         observed[75 * cols + 199] = 2.0;
         let output = Rounding::nearest(Dtype::Bf16);

@@ -1,10 +1,13 @@
 //! The search for the conventions that explain all runs of a subject.
 
+use std::borrow::Cow;
+use std::sync::OnceLock;
+
 use assay_reference::ops::{Edit, Op, OutSpec, Scope, Setup, Tile};
 use assay_reference::{Dtype, Result, Rounding, Tensor};
 use rayon::prelude::*;
 
-use super::accept::{Arithmetic, Expected, Metrics, compare, expect, lambda, ratio};
+use super::accept::{Arithmetic, Expected, Metrics, compare_rows, expect, lambda, ratio};
 use super::baseline::{Baseline, explaining, others};
 use super::explain::Subject;
 use super::picture::{Histogram, Picture};
@@ -80,6 +83,10 @@ impl<O: Op> Clone for Combination<O> {
 
 /// Columns of a product that are looked at first.
 const COLUMNS: usize = 32;
+/// Elements of an output whose bounds are in memory at a time, about,
+const ELEMENTS: usize = 1 << 22;
+/// and the fewest rows: a product reads its weights once for all of them.
+const ROWS: usize = 32;
 
 /// Tiles that refuse most wrong hypotheses, from the cheapest to the dearest.
 pub(super) struct TellTale {
@@ -99,6 +106,8 @@ pub(super) struct Run<'a, O: Op> {
     pub(super) spec: OutSpec,
     /// Which of the op's outputs was observed.
     output: usize,
+    /// The bound of the first setup that explained the whole output, which is asked for again.
+    kept: OnceLock<(Setup<O>, Expected)>,
 }
 
 impl<'a, O: Op> Run<'a, O> {
@@ -138,7 +147,16 @@ impl<'a, O: Op> Run<'a, O> {
             _ => Arithmetic::F32,
         };
         let observed = output.to_f64();
-        Ok(Run { observation, base, arithmetic, preset, observed, spec, output: which })
+        Ok(Run {
+            observation,
+            base,
+            arithmetic,
+            preset,
+            observed,
+            spec,
+            output: which,
+            kept: OnceLock::new(),
+        })
     }
 
     pub(super) fn setup(&self, edits: &[Edit<O>]) -> Setup<O> {
@@ -153,18 +171,16 @@ impl<'a, O: Op> Run<'a, O> {
     }
 
     /// The observed elements of a tile.
-    pub(super) fn observed(&self, tile: &Tile) -> Vec<f64> {
-        self.part(tile, &self.observed)
-    }
-
-    /// The elements of a tile, of all.
-    pub(super) fn part(&self, tile: &Tile, all: &[f64]) -> Vec<f64> {
+    pub(super) fn observed(&self, tile: &Tile) -> Cow<'_, [f64]> {
+        if *tile == Tile::ALL {
+            return Cow::Borrowed(&self.observed);
+        }
         let cols = self.spec.cols();
         let mut out = Vec::new();
         for r in tile.rows_of(self.spec.rows()) {
-            tile.pick(&all[r * cols..(r + 1) * cols], &mut out);
+            tile.pick(&self.observed[r * cols..(r + 1) * cols], &mut out);
         }
-        out
+        Cow::Owned(out)
     }
 
     /// The oracle's values of the observed output.
@@ -173,8 +189,11 @@ impl<'a, O: Op> Run<'a, O> {
     }
 
     /// The bound of the observed output.
-    pub(super) fn expect(&self, setup: &Setup<O>, tile: &Tile) -> Expected {
-        expect(setup, self.output, self.arithmetic, tile)
+    pub(super) fn expect(&self, setup: &Setup<O>, tile: &Tile) -> Cow<'_, Expected> {
+        match self.kept.get() {
+            Some((kept, e)) if *tile == Tile::ALL && kept.is_same(setup) => Cow::Borrowed(e),
+            _ => Cow::Owned(expect(setup, self.output, self.arithmetic, tile)),
+        }
     }
 
     /// How a setup stores the observed output.
@@ -182,25 +201,45 @@ impl<'a, O: Op> Run<'a, O> {
         O::rounding(&setup.params, &setup.policy, self.output)
     }
 
+    /// Evaluates a tile and compares its rows; `at` of each is a column of the tile.
+    pub(super) fn compare_rows(&self, setup: &Setup<O>, tile: &Tile) -> Vec<Metrics> {
+        let (output, cols) = (self.rounding(setup), tile.cols_of(self.spec.cols()).len());
+        let part = |part: &Tile| {
+            let e = self.expect(setup, part);
+            let rows = compare_rows(&self.observed(part), &e, output, cols);
+            if let Cow::Owned(e) = e
+                && *part == Tile::ALL
+                && rows.iter().all(Metrics::accepted)
+            {
+                self.kept.get_or_init(|| (setup.clone(), e));
+            }
+            rows
+        };
+        self.parts(tile).iter().flat_map(part).collect()
+    }
+
+    /// A tile in parts whose bounds do not take too much memory.
+    pub(super) fn parts(&self, tile: &Tile) -> Vec<Tile> {
+        let (rows, cols) = (self.spec.rows(), tile.cols_of(self.spec.cols()).len());
+        if tile.rows.as_ref().map_or(rows, Vec::len) * cols <= ELEMENTS {
+            return vec![tile.clone()];
+        }
+        let cut = |rows: &[usize]| Tile { rows: Some(rows.to_vec()), cols: tile.cols.clone() };
+        tile.rows_of(rows).chunks((ELEMENTS / cols).max(ROWS)).map(cut).collect()
+    }
+
     /// Evaluates and compares a tile.
-    pub(super) fn compare(&self, setup: &Setup<O>, tile: &Tile) -> (Expected, Metrics) {
-        let e = self.expect(setup, tile);
-        let cols = tile.cols_of(self.spec.cols()).len();
-        let m = compare(&self.observed(tile), &e, self.rounding(setup), cols);
-        (e, m)
+    pub(super) fn compare(&self, setup: &Setup<O>, tile: &Tile) -> Metrics {
+        Metrics::of_rows(&self.compare_rows(setup, tile))
     }
 
     /// Rows that tell hypotheses apart: those where the defaults err most, and these with both ends. Of
     /// a product also columns, since it costs as much as it has columns: the worst ones, and others evenly.
-    pub(super) fn tell_tale(&self, e: &Expected) -> TellTale {
+    /// `defaults` are the metrics of their rows.
+    pub(super) fn tell_tale(&self, defaults: &[Metrics]) -> TellTale {
         let (rows, cols) = (self.spec.rows(), self.spec.cols());
-        let output = self.rounding(&self.base);
-        let worst = |r: usize| {
-            (0..cols)
-                .map(|c| (ratio(self.observed[r * cols + c], e, r * cols + c, output), c))
-                .fold((0.0, 0), |a: (f64, usize), b| if b.0 > a.0 { b } else { a })
-        };
-        let mut order: Vec<(usize, (f64, usize))> = (0..rows).map(|r| (r, worst(r))).collect();
+        let mut order: Vec<(usize, (f64, usize))> =
+            defaults.iter().map(|m| (m.worst, m.at)).enumerate().collect();
         order.sort_by(|a, b| b.1.0.total_cmp(&a.1.0).then(a.0.cmp(&b.0)));
         let worst: Vec<usize> = order.iter().take(2).map(|(r, _)| *r).collect();
         let mut picked = worst.clone();
@@ -224,12 +263,13 @@ impl<'a, O: Op> Run<'a, O> {
     }
 
     /// `label: 3 of 120 elements outside, worst at [1, 5]: expected 1.5, got 2.5 (40 x its budget)`.
-    pub(super) fn describe(&self, e: &Expected, m: &Metrics) -> String {
+    pub(super) fn describe(&self, setup: &Setup<O>, m: &Metrics) -> String {
         let (r, c) = (m.at / self.spec.cols(), m.at % self.spec.cols());
+        let expected = self.expect(setup, &Tile { rows: Some(vec![r]), cols: Some(vec![c]) }).v[0];
         let times = if m.worst < 1e6 { format!("{:.3}", m.worst) } else { "over a million".into() };
         format!(
-            "{}: {} of {} elements outside their interval, worst at row {r} column {c}: expected {}, got {} ({times} times its budget)",
-            self.observation.label, m.outside, m.elements, e.v[m.at], self.observed[m.at],
+            "{}: {} of {} elements outside their interval, worst at row {r} column {c}: expected {expected}, got {} ({times} times its budget)",
+            self.observation.label, m.outside, m.elements, self.observed[m.at],
         )
     }
 }
@@ -268,14 +308,8 @@ pub(super) fn run<O: Op>(
         explained::<O>(&mut judgement, &runs, &baselines, (&conventions, &alive), options)?;
         return Ok(judgement);
     }
-    let near: Vec<(usize, Metrics)> = runs
-        .par_iter()
-        .zip(&baselines)
-        .map(|(run, b)| {
-            let (convention, _, m) = near::<O>(run, b, &conventions);
-            (convention, m)
-        })
-        .collect();
+    let near: Vec<(usize, Metrics)> =
+        runs.par_iter().zip(&baselines).map(|(run, b)| near::<O>(run, b, &conventions)).collect();
     if let Some(i) = (0..runs.len()).rev().max_by_key(|&i| near[i].1.outside) {
         judgement.picture = Some(picture(&runs[i], &conventions[near[i].0]));
     }
@@ -396,33 +430,26 @@ fn disagreement<O: Op>(
     Verdict::Fail { findings: vec![Finding::new("conventions_disagree", text)] }
 }
 
-/// The convention that a failing run is described against, with its expectation: one that accepts it,
-/// or the common one that the sieve finds nearest.
+/// The convention that a failing run is described against: one that accepts it, or the common one that the
+/// sieve finds nearest.
 pub(super) fn near<O: Op>(
     run: &Run<'_, O>,
     baseline: &Baseline,
     conventions: &[Convention<O>],
-) -> (usize, Expected, Metrics) {
+) -> (usize, Metrics) {
     let best = baseline.by_convention.iter().position(Option::is_some).unwrap_or_else(|| {
         let common = conventions.iter().enumerate().filter(|(_, c)| !c.rare);
         let distance = |c: &Convention<O>| baseline.sieve.distance(run, &run.setup(&c.edits));
         let far = common.map(|(i, c)| (i, distance(c)));
         far.min_by(|a, b| a.1.total_cmp(&b.1)).map_or(0, |(i, _)| i)
     });
-    let (e, m) = run.compare(&run.setup(&conventions[best].edits), &Tile::ALL);
-    (best, e, m)
+    (best, run.compare(&run.setup(&conventions[best].edits), &Tile::ALL))
 }
 
 /// The convention under which most elements of a run are inside their intervals.
-fn closest<O: Op>(run: &Run<'_, O>, conventions: &[Convention<O>]) -> (usize, Expected, Metrics) {
-    let mut best: Option<(usize, Expected, Metrics)> = None;
-    for (i, c) in conventions.iter().enumerate() {
-        let (e, m) = run.compare(&run.setup(&c.edits), &Tile::ALL);
-        if best.as_ref().is_none_or(|(_, _, b)| m.outside < b.outside) {
-            best = Some((i, e, m));
-        }
-    }
-    best.expect("there is always the default convention")
+fn closest<'c, O: Op>(run: &Run<'_, O>, conventions: &'c [Convention<O>]) -> &'c Convention<O> {
+    let outside = |c: &&Convention<O>| run.compare(&run.setup(&c.edits), &Tile::ALL).outside;
+    conventions.iter().min_by_key(outside).expect("there is always the default convention")
 }
 
 /// See [`super::reference_output`].
@@ -430,8 +457,8 @@ pub(super) fn corrected<O: Op>(run: &Observation, options: Options) -> Result<Te
     let run = [Run::<O>::new(run, None, options)?];
     let conventions = conventions(&run, options);
     let [run] = run;
-    let (index, e, _) = closest::<O>(&run, &conventions);
-    let rounding = run.rounding(&run.setup(&conventions[index].edits));
+    let setup = run.setup(&closest::<O>(&run, &conventions).edits);
+    let (e, rounding) = (run.expect(&setup, &Tile::ALL), run.rounding(&setup));
     Ok(run.observation.output.map(|i, o| {
         let outside = ratio(o, &e, i, rounding) > 1.0;
         if outside { rounding.round(e.v[i]) } else { o }

@@ -4,6 +4,7 @@
 //! under that convention. Most are told apart by a few elements of a small case, so cases go from small
 //! to large, first with a tile of each and then, for what is still open, with everything.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::OnceLock;
 
@@ -81,7 +82,7 @@ pub(super) fn told_apart<O: Op>(
             break;
         }
         let right = run.setup(&conventions[truth].edits);
-        let expected: OnceLock<Expected> = OnceLock::new();
+        let expected: OnceLock<Cow<'_, Expected>> = OnceLock::new();
         let mut bases: Vec<usize> = open.iter().map(|&v| variants[v].convention).collect();
         bases.sort_unstable();
         bases.dedup();
@@ -135,7 +136,7 @@ pub(super) fn confusable<O: Op>(
             continue;
         }
         tried += wanted.len();
-        let outputs: BTreeMap<usize, (Rounding, Vec<f64>, Expected)> = wanted
+        let outputs: BTreeMap<usize, (Rounding, Vec<f64>, Cow<'_, Expected>)> = wanted
             .into_par_iter()
             .map(|f| {
                 let mut setup = base.clone();

@@ -8,7 +8,6 @@
 use assay_reference::ops::{Op, Setup, Tile};
 use assay_reference::{Dtype, Rounding};
 
-use super::accept::Expected;
 use super::search::Run;
 
 /// So many units in the last place of the output are far.
@@ -25,10 +24,10 @@ pub(super) struct Sieve {
 }
 
 impl Sieve {
-    /// Over a tile; `whole` is the defaults' expectation for every element.
-    pub(super) fn new<O: Op>(run: &Run<'_, O>, tile: Tile, whole: &Expected) -> Sieve {
-        let radius = run.part(&tile, &whole.radius);
-        Sieve { observed: run.observed(&tile), tile, radius }
+    /// Over a tile.
+    pub(super) fn new<O: Op>(run: &Run<'_, O>, tile: Tile) -> Sieve {
+        let radius = run.expect(&run.base, &tile).into_owned().radius;
+        Sieve { observed: run.observed(&tile).into_owned(), tile, radius }
     }
 
     /// Whether the bound is worth computing. Always for outputs of more than 11 bits, whose units are

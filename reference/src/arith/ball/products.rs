@@ -1,9 +1,11 @@
 //! Bounds of whole products of matrices: the value, the sum of absolute values and the sum of squares of
 //! every output are three products of matrices, which cost a small part of three sums an element.
 
+use std::sync::OnceLock;
+
 use rayon::prelude::*;
 
-use super::reduction::{Stats, quantum};
+use super::reduction::{Lowest, Stats, quantum, quantum_of_few};
 use super::{Ball, values};
 use crate::arith::fenv::DefaultEnv;
 use crate::arith::matmul::{self, Weights};
@@ -16,8 +18,9 @@ const OUTPUTS: usize = 1 << 20;
 
 /// What the bounds of a row's products need to know of the row.
 struct Row {
-    /// All elements are multiples of two to this power.
-    quantum: i32,
+    /// As in [`Lowest`].
+    few: i32,
+    quantum: OnceLock<i32>,
     /// Elements that are zero.
     zeros: usize,
     /// A bit for each element that is not; none where all are not.
@@ -31,7 +34,7 @@ impl Row {
             part.iter().enumerate().fold(0, |bits, (i, x)| bits | u64::from(*x != 0.0) << i)
         };
         let mask = if zeros > 0 { row.chunks(64).map(bits).collect() } else { Vec::new() };
-        Row { quantum: quantum(row), zeros, mask }
+        Row { few: quantum_of_few(row), quantum: OnceLock::new(), zeros, mask }
     }
 
     /// Places where neither of two rows of `k` elements is zero.
@@ -142,21 +145,25 @@ pub(super) fn products<const P: i32>(
         let column = |c: usize| {
             let mut row = vec![0.0; k];
             weights.read((start + c) * k, &mut row);
-            Row::of(&row)
+            row
         };
-        let columns: Vec<Row> = (0..here).into_par_iter().map(column).collect();
+        let columns: Vec<Row> = (0..here).into_par_iter().map(|c| Row::of(&column(c))).collect();
         let one = |r: usize, c: usize| {
-            let (row, column) = (&rows[r], &columns[c]);
+            let (row, of_column) = (&rows[r], &columns[c]);
             let i = r * here + c;
-            let terms = row.terms(column, k);
+            let quantum = || {
+                row.quantum.get_or_init(|| quantum(&v[r * k..(r + 1) * k]))
+                    + of_column.quantum.get_or_init(|| quantum(&column(c)))
+            };
+            let terms = row.terms(of_column, k);
             let only = || {
-                let (at, mut w) = (row.first(column)?, [0.0]);
+                let (at, mut w) = (row.first(of_column)?, [0.0]);
                 weights.read((start + c) * k + at, &mut w);
                 Some((v[r * k + at], w[0]))
             };
             let stats = Stats {
                 moments: Moments { abs: abs[i], squares: squares[i], terms },
-                quantum: &|| row.quantum + column.quantum,
+                lowest: Lowest { few: row.few + of_column.few, all: &quantum },
                 only: if terms == 1 { only().unwrap_or_default() } else { Default::default() },
             };
             Ball::reduction(Ball::exact(y[i]), k, &stats, true)

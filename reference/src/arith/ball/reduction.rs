@@ -15,13 +15,15 @@ pub struct Prepared<const P: i32> {
     v: Vec<f64>,
     /// The elements with their errors; none where all are exact.
     balls: Vec<Ball<P>>,
+    few: i32,
     quantum: OnceLock<i32>,
 }
 
 impl<const P: i32> Prepared<P> {
     pub(super) fn new(a: Vec<Ball<P>>) -> Self {
         let (v, exact) = (values(&a), has_no_radius(&a));
-        Prepared { v, balls: if exact { Vec::new() } else { a }, quantum: OnceLock::new() }
+        let balls = if exact { Vec::new() } else { a };
+        Prepared { few: quantum_of_few(&v), v, balls, quantum: OnceLock::new() }
     }
 
     fn quantum(&self) -> i32 {
@@ -37,8 +39,8 @@ impl<const P: i32> Prepared<P> {
             return Ball::exact(emulate::dot(&self.v, Some(&b.v), acc));
         }
         let v = Ball::exact(dot::dot_f64(&self.v, &b.v, first));
-        let quantum = || self.quantum() + b.quantum();
-        Ball::reduction(v, self.v.len(), &Stats::of_products(&self.v, &b.v, &quantum), true)
+        let lowest = Lowest { few: self.few + b.few, all: &|| self.quantum() + b.quantum() };
+        Ball::reduction(v, self.v.len(), &Stats::of_products(&self.v, &b.v, lowest), true)
     }
 
     fn all(&self) -> Cow<'_, [Ball<P>]> {
@@ -54,38 +56,48 @@ fn has_no_radius<const P: i32>(a: &[Ball<P>]) -> bool {
     a.iter().all(|x| x.r == 0.0)
 }
 
+/// A power of two of which all terms are multiples, as integers are of 2^0.
+#[derive(Clone, Copy)]
+pub(super) struct Lowest<'a> {
+    /// Its exponent is not above this one, that of a few terms: most sums are seen by it not to be exact.
+    pub(super) few: i32,
+    /// Its exponent.
+    pub(super) all: &'a dyn Fn() -> i32,
+}
+
 /// What the bound of a reduction needs to know of its terms.
 pub(super) struct Stats<'a> {
     pub(super) moments: Moments,
-    /// All terms are multiples of two to this power, as integers are of 2^0.
-    pub(super) quantum: &'a dyn Fn() -> i32,
+    pub(super) lowest: Lowest<'a>,
     /// The factors of the last term that is not zero, if it is the only one.
     pub(super) only: (f64, f64),
 }
 
 impl<'a> Stats<'a> {
     /// Of the products of `a` and `b`.
-    pub(super) fn of_products(a: &[f64], b: &[f64], quantum: &'a dyn Fn() -> i32) -> Self {
+    pub(super) fn of_products(a: &[f64], b: &[f64], lowest: Lowest<'a>) -> Self {
         let moments = moments::of_products(a, b);
         let mut only = (0.0, 0.0);
         if moments.terms == 1 {
             let last = a.iter().zip(b).find(|(x, y)| *x * *y != 0.0);
             only = last.map_or(only, |(x, y)| (*x, *y));
         }
-        Stats { moments, quantum, only }
+        Stats { moments, lowest, only }
     }
 
     /// Of the elements of `a`.
-    pub(super) fn of_terms(a: &[f64], quantum: &'a dyn Fn() -> i32) -> Self {
-        Stats::of_products(a, &vec![1.0; a.len()], quantum)
+    pub(super) fn of_terms(a: &[f64], lowest: Lowest<'a>) -> Self {
+        Stats::of_products(a, &vec![1.0; a.len()], lowest)
     }
 
     /// Whether every partial sum, in any order, is a number of `P` bits.
     fn any_order_is_exact<const P: i32>(&self) -> bool {
-        let quantum = (self.quantum)();
-        // f32 cannot hold multiples of less than its smallest normal number where subnormals are flushed.
-        let fine = P == 24 && quantum < -126;
-        !fine && self.moments.abs <= pow2((P + quantum).clamp(-1074, 1023))
+        let exact_if = |quantum: i32| {
+            // f32 cannot hold multiples of less than its smallest normal number where subnormals are flushed.
+            let fine = P == 24 && quantum < -126;
+            !fine && self.moments.abs <= pow2((P + quantum).clamp(-1074, 1023))
+        };
+        exact_if(self.lowest.few) && exact_if((self.lowest.all)())
     }
 
     /// Whether the only term that is not zero is a number of `P` bits.
@@ -120,6 +132,11 @@ pub(super) fn quantum(a: &[f64]) -> i32 {
         0 => least.trailing_zeros() as i32 - 1074,
         exponent => exponent - 1023,
     }
+}
+
+/// That of the first elements, not below that of all.
+pub(super) fn quantum_of_few(a: &[f64]) -> i32 {
+    quantum(&a[..a.len().min(16)])
 }
 
 /// ((1 + u)^k - 1) for `ku` = k u: the most that k roundings in a row can do.
@@ -189,8 +206,35 @@ impl<const P: i32> Ball<P> {
             }
             propagated.s = var.sqrt();
         }
-        let quantum = || quantum(&av) + quantum(&bv);
-        Self::reduction(propagated, a.len(), &Stats::of_products(&av, &bv, &quantum), true)
+        let few = quantum_of_few(&av) + quantum_of_few(&bv);
+        let lowest = Lowest { few, all: &|| quantum(&av) + quantum(&bv) };
+        Self::reduction(propagated, a.len(), &Stats::of_products(&av, &bv, lowest), true)
+    }
+
+    /// The dot products of exact weights with columns.
+    pub(super) fn sums_of_columns(
+        w: &[Self],
+        columns: &[&[Self]],
+        first: usize,
+        acc: &Accumulator,
+    ) -> Vec<Self> {
+        if acc.is_exact() || !has_no_radius(w) {
+            return columns.iter().map(|v| Self::ball_dot(w, v, first, acc)).collect();
+        }
+        let (wv, of_w) = (values(w), OnceLock::new());
+        let (few, mut vv) = (quantum_of_few(&wv), Vec::with_capacity(w.len()));
+        let mut one = |v: &&[Self]| {
+            if !has_no_radius(v) {
+                return Self::ball_dot(w, v, first, acc);
+            }
+            vv.clear();
+            vv.extend(v.iter().map(|x| x.v));
+            let all = || of_w.get_or_init(|| quantum(&wv)) + quantum(&vv);
+            let lowest = Lowest { few: few + quantum_of_few(&vv), all: &all };
+            let y = Ball::exact(dot::dot_f64(&wv, &vv, first));
+            Self::reduction(y, w.len(), &Stats::of_products(&wv, &vv, lowest), true)
+        };
+        columns.iter().map(|v| one(v)).collect()
     }
 
     pub(super) fn ball_sum(a: &[Self], first: usize, acc: &Accumulator) -> Self {
@@ -205,8 +249,8 @@ impl<const P: i32> Ball<P> {
             propagated.d = a.iter().map(|x| x.d).sum();
             propagated.s = a.iter().map(|x| x.s * x.s).sum::<f64>().sqrt();
         }
-        let quantum = || quantum(&av);
-        Self::reduction(propagated, a.len(), &Stats::of_terms(&av, &quantum), false)
+        let lowest = Lowest { few: quantum_of_few(&av), all: &|| quantum(&av) };
+        Self::reduction(propagated, a.len(), &Stats::of_terms(&av, lowest), false)
     }
 
     /// The means of `columns` with weights that carry errors. An error of a weight moves numerator
@@ -223,8 +267,8 @@ impl<const P: i32> Ball<P> {
         let touched = |v: f64| Ball { v, r: INEXACT, s: 0.0, d: 0.0 };
         let total = dot::sum_f64(&wv, first);
         // No operand is exact, so that no sum is.
-        let none = || 0;
-        let sum = Self::reduction(touched(total), w.len(), &Stats::of_terms(&wv, &none), false);
+        let none = Lowest { few: 0, all: &|| 0 };
+        let sum = Self::reduction(touched(total), w.len(), &Stats::of_terms(&wv, none), false);
         let room = total - w.iter().map(|x| x.r).sum::<f64>() - sum.r;
         if !(room > 0.0 && room.is_finite()) {
             let sum = Self::ball_sum(w, first, acc);
@@ -235,7 +279,7 @@ impl<const P: i32> Ball<P> {
             .map(|v| {
                 let vv = values(v);
                 let n = dot::dot_f64(&wv, &vv, first);
-                let stats = Stats::of_products(&wv, &vv, &none);
+                let stats = Stats::of_products(&wv, &vv, none);
                 let mean = Self::reduction(touched(n), w.len(), &stats, true).div(sum);
                 if !mean.v.is_finite() {
                     return mean;

@@ -157,9 +157,7 @@ impl<R: Real> Columns<'_, R> {
     /// The sums of the values with `weights`; the first key has index `first` on the axis of the keys.
     pub(super) fn sums(&self, weights: &[R], first: usize, policy: &Policy) -> Vec<R> {
         match self {
-            Columns::Each(columns) => {
-                columns.iter().map(|v| R::dot(weights, v, first, &policy.acc)).collect()
-            }
+            Columns::Each(_) => R::weighted_sums(weights, &self.slices(), first, &policy.acc),
             Columns::Rows { rows, stride, width } => {
                 R::mix(&[weights], rows, *stride, *width, first).remove(0)
             }
