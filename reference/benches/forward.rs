@@ -18,6 +18,7 @@ use assay_reference::arith::{isa::Isa, probe};
 use assay_reference::checkpoint::Checkpoint;
 use assay_reference::ops::Basis;
 use assay_reference::qwen::{Forward, Preset};
+use rayon::prelude::*;
 
 /// What is measured.
 struct Row {
@@ -79,7 +80,7 @@ fn seconds<R: Basis>(checkpoint: &Checkpoint, row: &Row) -> f64 {
     let logits = forward.step(&ids, &mut |node, x| {
         let layer = node.probe.ends_with("mlp_residual");
         if row.work == Work::Probes || (row.work == Work::Layers && layer) {
-            kept.push(x.iter().map(|x| x.value() as f32).collect());
+            kept.push(x.par_iter().map(|x| x.value() as f32).collect());
         }
     });
     std::hint::black_box((logits.expect("ids of the vocabulary"), kept));
@@ -110,6 +111,7 @@ fn memory() -> Option<(u64, u64)> {
 }
 
 fn main() -> ExitCode {
+    assay_reference::machine::prepare();
     let Some(dir) = std::env::var_os("ASSAY_BENCH_MODEL").map(PathBuf::from) else {
         eprintln!(
             "ASSAY_BENCH_MODEL names no folder of a model; `assay make-model Qwen3-0.6B DIR` makes one"

@@ -10,13 +10,15 @@
 //! - [`case`](mod@case): concrete inputs of an op as a safetensors blob;
 //! - [`checkpoint`]: safetensors shards, config.json, tokenizer;
 //! - [`qwen`]: the Qwen2 and Qwen3 forward as a plan of ops with a probe at each;
-//! - [`trace`]: what probes recorded.
+//! - [`trace`]: what probes recorded;
+//! - [`machine`]: threads and memory of a program that computes.
 
 pub mod arith;
 pub mod case;
 pub mod checkpoint;
 pub mod dtype;
 pub mod error;
+pub mod machine;
 pub mod ops;
 pub mod policy;
 pub mod qwen;

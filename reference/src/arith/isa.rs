@@ -2,6 +2,8 @@
 
 use std::fmt;
 use std::str::FromStr;
+#[cfg(target_arch = "x86_64")]
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU8, Ordering};
 
 /// A set of vector instructions.
@@ -100,6 +102,25 @@ impl Isa {
         CHOSEN.store(self as u8, Ordering::Relaxed);
         Ok(())
     }
+}
+
+/// Whether this CPU executes an operation on 512 bits in two halves, as Zen 4 does: AMD's family 0x19.
+#[cfg(target_arch = "x86_64")]
+pub(super) fn halves_512() -> bool {
+    use std::arch::x86_64::__cpuid;
+    static HALVES: OnceLock<bool> = OnceLock::new();
+    *HALVES.get_or_init(|| {
+        let vendor = __cpuid(0);
+        let name = [vendor.ebx, vendor.edx, vendor.ecx].map(u32::to_le_bytes).concat();
+        let id = __cpuid(1).eax;
+        name == b"AuthenticAMD" && (id >> 8 & 15) + (id >> 20 & 255) == 0x19
+    })
+}
+
+/// Only x86-64 has them.
+#[cfg(not(target_arch = "x86_64"))]
+pub(super) fn halves_512() -> bool {
+    false
 }
 
 impl fmt::Display for Isa {

@@ -167,20 +167,19 @@ pub(super) struct Packed<T> {
     pub(super) out_stride: usize,
     /// Room for `n` rounded up to NR rows of `kc` widened weights.
     pub(super) panel: *mut T,
-    /// Room for the lanes of [`MC`] x `n` (both rounded up) outputs; of one block if K fits into kc.
+    /// Room for the lanes of `m` x `n` (both rounded up) outputs; of one block if K fits into kc.
     pub(super) lanes: *mut T,
 }
 
-/// Rows of activations between two passes over a block of weights, a multiple of every MR.
-pub(super) const MC: usize = 144;
-
-/// Widens a block of `k` columns of `n` rows into panels [n / NR][P][steps][NR][width].
+/// Widens a block of `k` columns of `n` rows into panels [n / NR][P][steps][NR][width]. What lies `ahead` bytes
+/// on is begun to be read: rows lie so far apart that memory does not bring the next block by itself.
 #[inline(always)]
 unsafe fn widen<V: Register, W: Stored, const NR: usize, const P: usize>(
     w: *const u8,
     stride: usize,
     n: usize,
     k: usize,
+    ahead: usize,
     panel: *mut V::Elem,
 ) {
     let lanes = V::Elem::LANES;
@@ -191,6 +190,7 @@ unsafe fn widen<V: Register, W: Stored, const NR: usize, const P: usize>(
             let row = w.add(r.min(n - 1) * stride);
             let to = panel.add((r / NR) * NR * steps * lanes + (r % NR) * V::WIDTH);
             for s in 0..whole {
+                V::prefetch(row.wrapping_add(ahead + s * lanes * W::SIZE));
                 for p in 0..P {
                     let v: V = W::load(row.add((s * lanes + p * V::WIDTH) * W::SIZE));
                     v.store(to.add((p * steps + s) * NR * V::WIDTH));
@@ -307,35 +307,34 @@ pub(super) unsafe fn packed<V, W, const MR: usize, const NR: usize, const P: usi
     let blocks = call.k.div_ceil(call.kc);
     // SAFETY: as the caller promises.
     unsafe {
-        // Passes of equal length.
-        let pass = call.m.div_ceil(call.m.div_ceil(MC)).next_multiple_of(MR);
-        for first in (call.m_first..call.m_first + call.m).step_by(pass) {
-            let panels = pass.min(call.m_first + call.m - first).div_ceil(MR);
-            for b in 0..blocks {
-                let k = call.kc.min(call.k - b * call.kc);
-                let steps = k.div_ceil(lanes);
-                if blocks > 1 || first == call.m_first {
-                    let w = call.w.add(b * call.kc * W::SIZE);
-                    widen::<V, W, NR, P>(w, call.stride, call.n, k, call.panel);
-                }
-                let x = call.x.add(b * call.kc * call.m_all + first * steps * lanes);
-                // A panel of activations stays in the nearest cache, the narrower ones of weights go by.
-                for g in 0..panels {
-                    let x = x.add(g * MR * steps * lanes);
-                    for c in 0..columns {
-                        let w = call.panel.add(c * NR * steps * lanes);
-                        let place = if blocks > 1 { c * panels + g } else { 0 };
-                        let to = call.lanes.add(place * MR * NR * lanes);
-                        block::<V, MR, NR, P>(x, w, steps, to, b == 0);
-                        if b + 1 < blocks {
-                            continue;
-                        }
-                        let row = first + g * MR;
-                        let rows = MR.min(call.m_first + call.m - row);
-                        for n in 0..NR.min(call.n - c * NR) {
-                            let out = call.out.add(row * call.out_stride + c * NR + n);
-                            column_sums::<V, MR, NR, P>(to, n, rows, out, call.out_stride);
-                        }
+        let panels = call.m.div_ceil(MR);
+        for b in 0..blocks {
+            let at = b * call.kc;
+            let k = call.kc.min(call.k - at);
+            let steps = k.div_ceil(lanes);
+            // The next block is that of the same rows, or the first one of the next rows.
+            let end = b + 1 == blocks;
+            let ahead = if end { call.n * call.stride - at * W::SIZE } else { call.kc * W::SIZE };
+            let w = call.w.add(at * W::SIZE);
+            widen::<V, W, NR, P>(w, call.stride, call.n, k, ahead, call.panel);
+            let x = call.x.add(at * call.m_all + call.m_first * steps * lanes);
+            // A panel of activations stays in a near cache while those of weights go by.
+            for g in 0..panels {
+                let x = x.add(g * MR * steps * lanes);
+                for c in 0..columns {
+                    let w = call.panel.add(c * NR * steps * lanes);
+                    let place = if blocks > 1 { c * panels + g } else { 0 };
+                    let to = call.lanes.add(place * MR * NR * lanes);
+                    block::<V, MR, NR, P>(x, w, steps, to, b == 0);
+                    if !end {
+                        continue;
+                    }
+                    let row = g * MR;
+                    let rows = MR.min(call.m - row);
+                    for n in 0..NR.min(call.n - c * NR) {
+                        let row = call.m_first + row;
+                        let out = call.out.add(row * call.out_stride + c * NR + n);
+                        column_sums::<V, MR, NR, P>(to, n, rows, out, call.out_stride);
                     }
                 }
             }

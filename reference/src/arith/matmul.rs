@@ -14,7 +14,7 @@ use rayon::prelude::*;
 use super::blocking::{Blocking, Tasks};
 use super::fenv::DefaultEnv;
 use super::isa::Isa;
-use super::kernel::{Direct, MC, Packed, direct, packed};
+use super::kernel::{Direct, Packed, direct, packed};
 use super::panels::{Panels, Scratch, copy_pieces};
 use super::simd::{Bf16, F16, F32, Float, Own, Stored};
 use crate::dtype::Dtype;
@@ -153,9 +153,6 @@ unsafe impl<T: Sync> Sync for Job<'_, T> {}
 
 /// More rows than this are worth widening the weights into memory.
 const DIRECT_ROWS: usize = 24;
-/// Bytes of a block on the reduced axis of one widened row: a panel of activations then fits into half of a
-/// first-level cache of 32 KiB.
-const BLOCK_BYTES: usize = 2048;
 /// Bytes of weights that a task of a direct kernel reads at least.
 const TASK_BYTES: usize = 1 << 17;
 /// Products of so few operations are not worth other threads.
@@ -264,7 +261,7 @@ impl<T: Float> Job<'_, T> {
 
     /// Panels for the packed kernel and the length of their blocks on the reduced axis.
     fn packed_panels(&self, blocking: &Blocking) -> (Panels<T>, usize) {
-        let blocks = (self.k * size_of::<T>()).div_ceil(BLOCK_BYTES);
+        let blocks = (self.k * size_of::<T>()).div_ceil(blocking.block);
         let kc = self.k.div_ceil(blocks).next_multiple_of(T::LANES);
         (self.panels(blocking.packed.0, T::LANES / blocking.parts, kc), kc)
     }
@@ -329,7 +326,7 @@ impl<T: Float> Job<'_, T> {
         let n = columns.len();
         assert!(w.len() >= n * self.k * W::SIZE, "weights are too short");
         let wide = n.next_multiple_of(nr);
-        let places = if self.k > kc { MC * wide } else { mr * nr };
+        let places = if self.k > kc { rows.len().next_multiple_of(mr) * wide } else { mr * nr };
         Scratch::with(wide * kc + places * T::LANES, |scratch: *mut T| {
             let call = Packed {
                 x: x.as_ptr(),

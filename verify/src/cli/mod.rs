@@ -27,6 +27,7 @@ use std::process::ExitCode;
 use anyhow::Context;
 use assay_reference::arith::fenv::DefaultEnv;
 use assay_reference::arith::isa::Isa;
+use assay_reference::machine;
 use clap::{Args, Parser, Subcommand};
 
 use crate::report;
@@ -221,6 +222,7 @@ pub fn main() -> ExitCode {
         say(&format!("assay: {what}\n"), true);
         return ExitCode::from(BAD_INPUT);
     }
+    machine::prepare();
     match dispatch(cli) {
         Ok(code) => ExitCode::from(code),
         Err(e) => {

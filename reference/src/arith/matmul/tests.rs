@@ -65,15 +65,16 @@ proptest! {
     }
 }
 
-/// Blocks on the reduced axis: more than one, the last of them partly filled.
+/// Blocks on the reduced axis: more than one, the last of them partly filled, as short and as long as any CPU
+/// has them.
 #[test]
 fn lanes_go_on_from_block_to_block() {
-    for k in [512, 513, 1024, 2049, 4099] {
+    for k in [256, 512, 513, 1024, 2049, 4099, 8200] {
         agrees::<f32>(41, k, 27, 5, Dtype::Bf16, 2);
         agrees::<f64>(41, k, 27, 5, Dtype::Bf16, 2);
     }
-    // Several passes over the rows as well, of which the last is shorter.
-    for m in [MC, MC + 1, 2 * MC + 5] {
+    // The rows in several tasks as well, of which the last is shorter.
+    for m in [528, 529, 1061] {
         agrees::<f32>(m, 1030, 50, 5, Dtype::Bf16, 1);
         agrees::<f64>(m, 1030, 50, 5, Dtype::Bf16, 1);
     }

@@ -49,6 +49,11 @@ impl Register for __m256 {
         unsafe { _mm256_add_ps(self, other) }
     }
     #[inline(always)]
+    fn prefetch(p: *const u8) {
+        // SAFETY: a hint, which faults on no address.
+        unsafe { _mm_prefetch::<_MM_HINT_T1>(p.cast()) }
+    }
+    #[inline(always)]
     unsafe fn fma(self, a: Self, b: Self) -> Self {
         unsafe { _mm256_fmadd_ps(a, b, self) }
     }
@@ -114,6 +119,11 @@ impl Register for __m256d {
     #[inline(always)]
     unsafe fn add(self, other: Self) -> Self {
         unsafe { _mm256_add_pd(self, other) }
+    }
+    #[inline(always)]
+    fn prefetch(p: *const u8) {
+        // SAFETY: a hint, which faults on no address.
+        unsafe { _mm_prefetch::<_MM_HINT_T1>(p.cast()) }
     }
     #[inline(always)]
     unsafe fn fma(self, a: Self, b: Self) -> Self {

@@ -49,6 +49,11 @@ impl Register for __m512 {
         unsafe { _mm512_add_ps(self, other) }
     }
     #[inline(always)]
+    fn prefetch(p: *const u8) {
+        // SAFETY: a hint, which faults on no address.
+        unsafe { _mm_prefetch::<_MM_HINT_T1>(p.cast()) }
+    }
+    #[inline(always)]
     unsafe fn fma(self, a: Self, b: Self) -> Self {
         unsafe { _mm512_fmadd_ps(a, b, self) }
     }
@@ -115,6 +120,11 @@ impl Register for __m512d {
     #[inline(always)]
     unsafe fn add(self, other: Self) -> Self {
         unsafe { _mm512_add_pd(self, other) }
+    }
+    #[inline(always)]
+    fn prefetch(p: *const u8) {
+        // SAFETY: a hint, which faults on no address.
+        unsafe { _mm_prefetch::<_MM_HINT_T1>(p.cast()) }
     }
     #[inline(always)]
     unsafe fn fma(self, a: Self, b: Self) -> Self {

@@ -111,6 +111,9 @@ pub(super) trait Register: Copy {
     unsafe fn add(self, other: Self) -> Self;
     /// self + a b, rounded once.
     unsafe fn fma(self, a: Self, b: Self) -> Self;
+    /// Begins to read what lies there into the second-level cache, where the CPU can; any address will do.
+    #[inline(always)]
+    fn prefetch(_p: *const u8) {}
     /// Its lanes added in halves: WIDTH / 2 apart, ..., 1 apart.
     unsafe fn tree(self) -> Self::Elem;
     /// The same of four.
