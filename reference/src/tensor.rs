@@ -1,5 +1,7 @@
 //! A tensor as it is stored: dtype, shape, little-endian bytes. Values are widened when read.
 
+mod finite;
+
 use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
@@ -9,6 +11,8 @@ use ndarray::{ArrayD, ArrayViewD, IxDyn};
 
 use crate::dtype::{Dtype, Rounding, e4m3};
 use crate::error::{Error, Result};
+
+pub(crate) use finite::{NonFinite, non_finite};
 
 /// Where tensors' bytes live: an owned vector, or a mapped file.
 pub(crate) trait Store: Send + Sync {

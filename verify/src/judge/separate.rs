@@ -46,8 +46,9 @@ fn passes<'r, 'a, O: Op>(runs: &'r [Run<'a, O>]) -> Vec<(&'r Run<'a, O>, Tile)> 
     let mut order: Vec<&Run<'_, O>> = runs.iter().collect();
     order.sort_by_key(|r| r.size());
     let first = order.iter().map(|r| (*r, few(r)));
-    let second = order.iter().filter(|r| few(r) != Tile::ALL).map(|r| (*r, Tile::ALL));
-    first.chain(second).collect()
+    let second = order.iter().filter(|r| few(r) != Tile::ALL);
+    let parts = second.flat_map(|r| r.parts(&Tile::ALL).into_iter().map(|part| (*r, part)));
+    first.chain(parts).collect()
 }
 
 /// The catalogue's edits on a run under a convention.

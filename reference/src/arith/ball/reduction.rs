@@ -223,7 +223,7 @@ impl<const P: i32> Ball<P> {
         }
         let (wv, of_w) = (values(w), OnceLock::new());
         let (few, mut vv) = (quantum_of_few(&wv), Vec::with_capacity(w.len()));
-        let mut one = |v: &&[Self]| {
+        let one = |v: &&[Self]| {
             if !has_no_radius(v) {
                 return Self::ball_dot(w, v, first, acc);
             }
@@ -234,7 +234,7 @@ impl<const P: i32> Ball<P> {
             let y = Ball::exact(dot::dot_f64(&wv, &vv, first));
             Self::reduction(y, w.len(), &Stats::of_products(&wv, &vv, lowest), true)
         };
-        columns.iter().map(|v| one(v)).collect()
+        columns.iter().map(one).collect()
     }
 
     pub(super) fn ball_sum(a: &[Self], first: usize, acc: &Accumulator) -> Self {

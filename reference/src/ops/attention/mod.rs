@@ -44,6 +44,7 @@ use super::{
 use crate::arith::Real;
 use crate::error::{Error, Result};
 use crate::policy::Policy;
+use crate::tensor::non_finite;
 
 /// Which corner of the score matrix the causal diagonal ends in.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -423,9 +424,15 @@ impl Op for Attention {
             s.policy.round_at("qk", s.policy.output.dtype);
             s.policy.round_at("scores", s.policy.output.dtype);
         });
+        // Among finite numbers a masked key has weight 0 in any case.
+        let matters = |s: &Setup<Self>| s.tensors.values().any(|t| non_finite(t).is_some());
         let masked = Knob::new("masked", "skipped")
-            .or_eager("added", |s: &mut Setup<Self>| s.params.mask_added = true)
-            .or_eager("filled", |s: &mut Setup<Self>| s.params.sentinel = Some(f64::NEG_INFINITY));
+            .or_eager("added", move |s: &mut Setup<Self>| s.params.mask_added |= matters(s))
+            .or_eager("filled", move |s: &mut Setup<Self>| {
+                if matters(s) {
+                    s.params.sentinel = Some(f64::NEG_INFINITY);
+                }
+            });
         vec![probs, sum, scores, combine, masked]
     }
 
