@@ -10,10 +10,11 @@ use std::hint::black_box;
 use assay_reference::ops::attention::Attention;
 use assay_reference::ops::gptq_dequant::{self, GptqDequant};
 use assay_reference::ops::matmul::{self, Matmul};
+use assay_reference::ops::quant_gemm::{self, GptqGemm};
 use assay_reference::ops::rms_norm::{self, RmsNorm};
 use assay_reference::ops::silu_mul::SiluMul;
 use assay_reference::ops::{Basis, Op, Setup, Tensors, Tile, attention};
-use assay_reference::{Dtype, Policy, Tensor};
+use assay_reference::{Dtype, Tensor};
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 
 fn tensor(dtype: Dtype, shape: &[usize], seed: u64) -> Tensor {
@@ -29,7 +30,7 @@ fn tensor(dtype: Dtype, shape: &[usize], seed: u64) -> Tensor {
 
 fn setup<O: Op>(params: O::Params, tensors: &[(&str, Tensor)], dtype: Dtype) -> Setup<O> {
     let tensors: Tensors = tensors.iter().map(|(n, t)| ((*n).to_owned(), t.clone())).collect();
-    Setup { params, tensors, policy: Policy::stored_as(dtype) }
+    Setup { params, tensors, policy: O::policy(dtype) }
 }
 
 fn measure<O: Op>(c: &mut Criterion, name: &str, work: usize, setup: &Setup<O>) {
@@ -81,6 +82,13 @@ fn all(c: &mut Criterion) {
     let params = gptq_dequant::Params::new(gptq_dequant::Format::V1, group as i64);
     let gptq = setup::<GptqDequant>(params, &tensors, Dtype::F16);
     measure(c, "1024x3072", k * n, &gptq);
+    for m in [1, 128] {
+        let params = quant_gemm::Params::new::<GptqDequant>(gptq.params.clone());
+        let mut all = tensors.to_vec();
+        all.push(("x", tensor(Dtype::Bf16, &[m, k], 2)));
+        let gemm = setup::<GptqGemm>(params, &all, Dtype::F16);
+        measure(c, &format!("{m}x1024x3072"), 2 * m * k * n, &gemm);
+    }
 }
 
 criterion_group!(benches, all);

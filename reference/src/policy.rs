@@ -161,11 +161,7 @@ impl Policy {
 impl Transform {
     fn apply<R: Real>(&self, row: &mut [R], lambda: f64) {
         match self {
-            Transform::Round(rounding) => {
-                for x in row {
-                    *x = x.round(*rounding, lambda);
-                }
-            }
+            Transform::Round(rounding) => R::round_each(row, *rounding, lambda),
             Transform::Scale { at, by } => {
                 let by = *by;
                 for (_, x) in row.iter_mut().enumerate().filter(|(i, _)| at.contains(*i)) {

@@ -87,14 +87,19 @@ pub trait Real: Copy + Debug + Send + Sync + 'static {
     /// Rounded to a stored dtype; `lambda` turns a standard deviation into a radius.
     fn round(self, rounding: Rounding, lambda: f64) -> Self;
 
-    /// [`Real::round`] in place, by many threads where it is worth it.
+    /// [`Real::round`] in place.
+    fn round_each(x: &mut [Self], rounding: Rounding, lambda: f64) {
+        x.iter_mut().for_each(|x| *x = x.round(rounding, lambda));
+    }
+
+    /// The same by many threads where it is worth it.
     fn round_all(x: &mut [Self], rounding: Rounding, lambda: f64) {
         if !Self::IS_BOUND && rounding.keeps(Self::BITS) {
             return;
         }
         x.par_chunks_mut(1 << 14).for_each(|part| {
             let _env = DefaultEnv::enter();
-            part.iter_mut().for_each(|x| *x = x.round(rounding, lambda));
+            Self::round_each(part, rounding, lambda);
         });
     }
 
@@ -221,6 +226,9 @@ impl Real for f64 {
     fn round(self, rounding: Rounding, _lambda: f64) -> f64 {
         rounding.round(self)
     }
+    fn round_each(x: &mut [f64], rounding: Rounding, _lambda: f64) {
+        rounding.round_all(x);
+    }
 }
 
 impl Real for f32 {
@@ -302,5 +310,8 @@ impl Real for f32 {
     }
     fn round(self, rounding: Rounding, _lambda: f64) -> f32 {
         rounding.round(f64::from(self)) as f32
+    }
+    fn round_each(x: &mut [f32], rounding: Rounding, _lambda: f64) {
+        rounding.round_all_f32(x);
     }
 }

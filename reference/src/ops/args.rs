@@ -110,11 +110,11 @@ impl<'a, R: Real> Arg<'a, R> {
 
     /// The elements at `start` plus each of `offsets`.
     pub fn gather(&self, start: usize, offsets: &[usize]) -> Vec<R> {
-        if !is_run(offsets) {
+        let Some(run) = run_of(offsets) else {
             return offsets.iter().map(|o| self.at(start + o)).collect();
-        }
-        let mut out = vec![R::lift(0.0); offsets.len()];
-        self.read(start + offsets[0], &mut out);
+        };
+        let mut out = vec![R::lift(0.0); run.len()];
+        self.read(start + run.start, &mut out);
         out
     }
 
@@ -138,6 +138,11 @@ impl<'a, R: Real> Arg<'a, R> {
 /// Whether numbers follow each other without a gap.
 fn is_run(offsets: &[usize]) -> bool {
     !offsets.is_empty() && offsets.windows(2).all(|w| w[1] == w[0] + 1)
+}
+
+/// The range that numbers are, if they follow each other without a gap.
+pub(super) fn run_of(numbers: &[usize]) -> Option<std::ops::Range<usize>> {
+    is_run(numbers).then(|| numbers[0]..numbers[0] + numbers.len())
 }
 
 /// The inputs of an evaluation.

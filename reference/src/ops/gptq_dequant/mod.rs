@@ -22,7 +22,7 @@ mod faults;
 
 use serde::{Deserialize, Serialize};
 
-use super::args::in_parallel;
+use super::args::{in_parallel, run_of};
 use super::packed::{self, Group, Packing, Reading};
 pub use super::packed::{Nibbles, Straddle};
 use super::slip::Slip;
@@ -281,12 +281,13 @@ impl Op for GptqDequant {
             cols.iter().map(one).collect()
         };
         let rows_only = Tile { rows: tile.rows.clone(), cols: None };
-        if let (Some(words), None) = (params.plain_words(qweight), &tile.cols) {
+        if let (Some(words), Some(run)) = (params.plain_words(qweight), run_of(&cols)) {
             let zeros = in_parallel(groups, &|group| -> Vec<R> {
                 zeros_of(group).into_iter().map(|z| R::lift(z as f64)).collect()
             });
             let scales = in_parallel(groups, &|group| {
-                let mut row = scales.row(group);
+                let mut row = vec![R::lift(0.0); run.len()];
+                scales.read(group * n + run.start, &mut row);
                 policy.apply("scale", &mut row);
                 row
             });
@@ -295,7 +296,7 @@ impl Op for GptqDequant {
                 let in_sequence = || packed::group_of(row, k, params.group_size, groups);
                 let group = g_idx.map_or_else(in_sequence, |g| g.int(row) as usize);
                 let place = weights.place(row);
-                let words = &words[place.word * n..(place.word + 1) * n];
+                let words = &words[place.word * n..][run.clone()];
                 let of = |((word, z), s): ((&[u8; 4], &R), &R)| {
                     let q = u32::from_le_bytes(*word) >> place.shift & mask;
                     R::lift(f64::from(q as i32)).sub(*z).mul(*s)

@@ -18,7 +18,7 @@ pub(super) mod faults;
 
 use serde::{Deserialize, Serialize};
 
-use super::args::in_parallel;
+use super::args::{in_parallel, run_of};
 use super::{
     Arg, ArgSpec, Fault, Inputs, Knob, Op, Out, OutSpec, Residual, Setup, Tensors, Tile, gain_at,
     gain_faults, need,
@@ -194,16 +194,30 @@ fn blocked<R: Real>(
     Some(out)
 }
 
-/// The wanted columns of a weight [K, N] as rows. A block at a time, so that what is read is in the cache.
+/// The wanted columns of a weight [K, N] as rows. A block at a time, so that what is read and what is written
+/// is in the cache.
 fn columns<R: Real>(w: &Arg<'_, R>, cols: &[usize], k: usize) -> Vec<R> {
-    const BLOCK: usize = 32;
+    const WIDE: usize = 32;
+    const DEEP: usize = 16;
     let n = w.cols();
-    let blocks = in_parallel(cols.len().div_ceil(BLOCK), &|b| {
-        let cols = &cols[b * BLOCK..cols.len().min((b + 1) * BLOCK)];
-        let mut rows = vec![R::lift(0.0); cols.len() * k];
-        for i in 0..k {
-            for (j, row) in w.gather(i * n, cols).into_iter().enumerate() {
-                rows[j * k + i] = row;
+    let blocks = in_parallel(cols.len().div_ceil(WIDE), &|b| {
+        let cols = &cols[b * WIDE..cols.len().min((b + 1) * WIDE)];
+        let (width, run) = (cols.len(), run_of(cols));
+        let mut rows = vec![R::lift(0.0); width * k];
+        let mut block = vec![R::lift(0.0); DEEP * width];
+        for first in (0..k).step_by(DEEP) {
+            let deep = DEEP.min(k - first);
+            for (i, part) in block.chunks_exact_mut(width).take(deep).enumerate() {
+                let start = (first + i) * n;
+                match &run {
+                    Some(run) => w.read(start + run.start, part),
+                    None => part.copy_from_slice(&w.gather(start, cols)),
+                }
+            }
+            for (j, row) in rows.chunks_exact_mut(k).enumerate() {
+                for (i, x) in row[first..first + deep].iter_mut().enumerate() {
+                    *x = block[i * width + j];
+                }
             }
         }
         rows

@@ -22,6 +22,7 @@ use serde::{Deserialize, Serialize};
 pub use self::activations::Activations;
 use self::faults::{lift_dequant, lift_knob, lift_matmul};
 pub use self::unscaled::Unscaled;
+use super::args::in_parallel;
 use super::awq_dequant::AwqDequant;
 use super::ct_dequant::CtDequant;
 use super::fp8_dequant::Fp8Dequant;
@@ -34,6 +35,10 @@ use crate::arith::Real;
 use crate::dtype::Dtype;
 use crate::error::{Error, Result};
 use crate::policy::{Policy, Transform};
+
+/// Columns of a product whose weights are dequantised at a time: they stay in the cache, and a layer's weight is
+/// never whole in memory.
+const COLUMNS: usize = 256;
 
 /// A dequantisation that can feed a product.
 pub trait Dequant: Op + std::fmt::Debug {
@@ -49,10 +54,22 @@ pub trait Dequant: Op + std::fmt::Debug {
     /// The argument that holds the scales.
     const SCALE: &'static str;
 
+    /// An argument that has a column, or a row where weights are rows, for each column of the product.
+    const COLUMNS: &'static str = Self::SCALE;
+
     /// Activations that share a scale where they are quantised as well; `None` where the format has
     /// no such convention.
     fn activation_group(_params: &Self::Params) -> Option<usize> {
         None
+    }
+
+    /// Columns of the product.
+    fn outputs<R: Real>(inputs: &Inputs<'_, R>) -> usize {
+        let argument = inputs.req(Self::COLUMNS);
+        match Self::LAYOUT {
+            matmul::Layout::InOut => argument.cols(),
+            matmul::Layout::OutIn | matmul::Layout::Misread => argument.shape()[0],
+        }
     }
 
     /// Of how many consecutive inputs out of `k` the weights of an output share a scale, where no index
@@ -121,6 +138,7 @@ impl Dequant for Fp8Dequant {
     const GEMM_ARGS: &'static [ArgSpec] = &[X, Self::ARGS[0], Self::ARGS[1], BIAS];
     const LAYOUT: matmul::Layout = matmul::Layout::OutIn;
     const SCALE: &'static str = "weight_scale_inv";
+    const COLUMNS: &'static str = "weight";
 
     fn activation_group(params: &Self::Params) -> Option<usize> {
         Some(params.block[1])
@@ -192,6 +210,39 @@ impl<D: Dequant> QuantGemm<D> {
         Ok(())
     }
 
+    /// The product of some columns, whose weights are dequantised together.
+    fn product<R: Real>(
+        params: &Params<D::Params>,
+        inputs: Inputs<'_, R>,
+        (policy, part): (&Policy, &Policy),
+        tile: &Tile,
+    ) -> Vec<Out<R>> {
+        let whole = params.matmul.by_column();
+        let outputs = tile.cols.clone().filter(|_| !whole);
+        let wanted = match D::LAYOUT {
+            matmul::Layout::InOut => Tile { rows: None, cols: outputs.clone() },
+            matmul::Layout::OutIn | matmul::Layout::Misread => {
+                Tile { rows: outputs.clone(), cols: None }
+            }
+        };
+        let weight = D::eval(&params.dequant, &inputs, part, &wanted).remove(0).data;
+        let k = inputs.req("x").cols();
+        let n = weight.len() / k;
+        let shape = if D::LAYOUT == matmul::Layout::InOut { vec![k, n] } else { vec![n, k] };
+        let mut edges = inputs.clone().with("weight", Arg::made(shape, weight));
+        if let (Some(bias), Some(cols)) = (inputs.get("bias"), &outputs) {
+            let data = cols.iter().map(|&c| bias.at(c)).collect();
+            edges = edges.with("bias", Arg::made(vec![n], data));
+        }
+        let cols = tile.cols.clone().filter(|_| whole);
+        matmul::Matmul::eval(
+            &params.matmul,
+            &edges,
+            policy,
+            &Tile { rows: tile.rows.clone(), cols },
+        )
+    }
+
     /// x, quantised where the convention says so.
     fn activations<'a, R: Real>(
         params: &Params<D::Params>,
@@ -255,35 +306,29 @@ impl<D: Dequant> Op for QuantGemm<D> {
         if !params.edge_f32 {
             part.points.push(("output", Transform::Round(part.output)));
         }
-        // What depends on the number of a column needs the whole weight; else the tile's outputs are
-        // enough.
-        let whole = params.matmul.by_column();
-        let outputs = tile.cols.clone().filter(|_| !whole);
-        let wanted = match D::LAYOUT {
-            matmul::Layout::InOut => Tile { rows: None, cols: outputs.clone() },
-            matmul::Layout::OutIn | matmul::Layout::Misread => {
-                Tile { rows: outputs.clone(), cols: None }
-            }
-        };
-        let weight = D::eval(&params.dequant, inputs, &part, &wanted).remove(0).data;
-        let k = inputs.req("x").cols();
-        let n = weight.len() / k;
-        let shape = if D::LAYOUT == matmul::Layout::InOut { vec![k, n] } else { vec![n, k] };
-        let mut edges = inputs.clone().with("weight", Arg::made(shape, weight));
-        if let (Some(bias), Some(cols)) = (inputs.get("bias"), &outputs) {
-            let data = cols.iter().map(|&c| bias.at(c)).collect();
-            edges = edges.with("bias", Arg::made(vec![n], data));
-        }
+        let mut edges = inputs.clone();
         if let Some(x) = Self::activations(params, inputs.req("x"), policy.lambda) {
             edges = edges.with("x", x);
         }
-        let cols = tile.cols.clone().filter(|_| whole);
-        matmul::Matmul::eval(
-            &params.matmul,
-            &edges,
-            policy,
-            &Tile { rows: tile.rows.clone(), cols },
-        )
+        let cols = tile.cols_of(D::outputs(inputs));
+        // What depends on the number of a column needs the whole weight.
+        if params.matmul.by_column() || cols.len() <= COLUMNS {
+            return Self::product(params, edges, (policy, &part), tile);
+        }
+        let blocks: Vec<&[usize]> = cols.chunks(COLUMNS).collect();
+        let parts = in_parallel(blocks.len(), &|b| {
+            let tile = Tile { rows: tile.rows.clone(), cols: Some(blocks[b].to_vec()) };
+            Self::product(params, edges.clone(), (policy, &part), &tile).remove(0).data
+        });
+        let rows = parts[0].len() / COLUMNS;
+        let row = |r: usize| {
+            let of = move |(part, cols): (&'_ Vec<R>, &&[usize])| {
+                let n = cols.len();
+                part[r * n..(r + 1) * n].to_vec()
+            };
+            parts.iter().zip(&blocks).flat_map(of)
+        };
+        vec![Out { name: "output", data: (0..rows).flat_map(row).collect() }]
     }
 
     fn knobs(params: &Self::Params) -> Vec<Knob<Self>> {
@@ -319,5 +364,58 @@ impl<D: Dequant> Op for QuantGemm<D> {
         let mut policy = Policy::stored_as(dtype);
         policy.parts.push(Policy::stored_as(dtype));
         policy
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::arith::Ball;
+    use crate::ops::Setup;
+    use crate::ops::gptq_dequant::{self, Format};
+    use crate::tensor::Tensor;
+
+    /// Columns that are dequantised together do not show in what any of them gives, nor how few are asked for.
+    #[test]
+    fn blocks_of_columns_are_the_columns() {
+        let (m, k, n) = (3, 64, 2 * COLUMNS + 40);
+        let words = |count: usize, seed: u32| -> Vec<i32> {
+            let one = |i: u32| i.wrapping_add(seed).wrapping_mul(0x9e37_79b1) as i32;
+            (0..count as u32).map(one).collect()
+        };
+        let floats = |dtype: Dtype, shape: &[usize]| {
+            let count: usize = shape.iter().product();
+            let values: Vec<f64> = (0..count).map(|i| (i * 37 % 101) as f64 / 64.0 - 0.7).collect();
+            Tensor::from_f64(dtype, shape, &values)
+        };
+        let tensors: Tensors = [
+            ("x", floats(Dtype::F16, &[m, k])),
+            ("qweight", Tensor::from_i32(&[k / 8, n], &words(k / 8 * n, 1))),
+            ("qzeros", Tensor::from_i32(&[2, n / 8], &words(2 * n / 8, 2))),
+            ("scales", floats(Dtype::F16, &[2, n])),
+            ("bias", floats(Dtype::F16, &[n])),
+        ]
+        .map(|(name, t)| (name.to_owned(), t))
+        .into();
+        let params = Params::new::<GptqDequant>(gptq_dequant::Params::new(Format::V1, 32));
+        GptqGemm::check(&params, &tensors).expect("a sound case");
+        let setup = Setup::<GptqGemm> { params, tensors, policy: GptqGemm::policy(Dtype::F16) };
+        fn bits<R: Real>(setup: &Setup<GptqGemm>, tile: &Tile) -> Vec<(u64, u64)> {
+            let inputs = Inputs::stored(&setup.tensors);
+            let data =
+                GptqGemm::eval::<R>(&setup.params, &inputs, &setup.policy, tile).remove(0).data;
+            data.iter().map(|x| (x.value().to_bits(), x.spread().to_bits())).collect()
+        }
+        fn agree<R: Real>(setup: &Setup<GptqGemm>, m: usize, n: usize) {
+            let all = bits::<R>(setup, &Tile::ALL);
+            assert_eq!(all.len(), m * n);
+            let cols: Vec<usize> = (0..n).filter(|c| c % 7 == 3).collect();
+            let few = bits::<R>(setup, &Tile { rows: Some(vec![2]), cols: Some(cols.clone()) });
+            let want: Vec<_> = cols.iter().map(|c| all[2 * n + c]).collect();
+            assert_eq!(few, want);
+        }
+        agree::<f32>(&setup, m, n);
+        agree::<f64>(&setup, m, n);
+        agree::<Ball<24>>(&setup, m, n);
     }
 }
