@@ -55,7 +55,7 @@ pub trait Dequant: Op + std::fmt::Debug {
     const SCALE: &'static str;
 
     /// An argument that has a column, or a row where weights are rows, for each column of the product.
-    const COLUMNS: &'static str = Self::SCALE;
+    const PER_COLUMN: &'static str = Self::SCALE;
 
     /// Activations that share a scale where they are quantised as well; `None` where the format has
     /// no such convention.
@@ -65,7 +65,7 @@ pub trait Dequant: Op + std::fmt::Debug {
 
     /// Columns of the product.
     fn outputs<R: Real>(inputs: &Inputs<'_, R>) -> usize {
-        let argument = inputs.req(Self::COLUMNS);
+        let argument = inputs.req(Self::PER_COLUMN);
         match Self::LAYOUT {
             matmul::Layout::InOut => argument.cols(),
             matmul::Layout::OutIn | matmul::Layout::Misread => argument.shape()[0],
@@ -138,7 +138,7 @@ impl Dequant for Fp8Dequant {
     const GEMM_ARGS: &'static [ArgSpec] = &[X, Self::ARGS[0], Self::ARGS[1], BIAS];
     const LAYOUT: matmul::Layout = matmul::Layout::OutIn;
     const SCALE: &'static str = "weight_scale_inv";
-    const COLUMNS: &'static str = "weight";
+    const PER_COLUMN: &'static str = "weight";
 
     fn activation_group(params: &Self::Params) -> Option<usize> {
         Some(params.block[1])
