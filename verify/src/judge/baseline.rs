@@ -48,7 +48,12 @@ impl Baseline {
 
     /// Radius of the defaults, by element.
     pub(super) fn radius<O: Op>(&self, run: &Run<'_, O>) -> &[f64] {
-        self.radius.get_or_init(|| run.expect(&run.base, &Tile::ALL).into_owned().radius)
+        if let Some(radius) = self.radius.get() {
+            return radius;
+        }
+        // Not under the lock: a thread that waits for others takes up work, which may want this radius.
+        let radius = run.expect(&run.base, &Tile::ALL).into_owned().radius;
+        self.radius.get_or_init(|| radius)
     }
 
     /// Tries those of the conventions named that were not tried yet.

@@ -6,7 +6,6 @@
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
-use std::sync::OnceLock;
 
 use assay_reference::Rounding;
 use assay_reference::ops::{Edit, Op, Setup, Tile};
@@ -83,7 +82,6 @@ pub(super) fn told_apart<O: Op>(
             break;
         }
         let right = run.setup(&conventions[truth].edits);
-        let expected: OnceLock<Cow<'_, Expected>> = OnceLock::new();
         let mut bases: Vec<usize> = open.iter().map(|&v| variants[v].convention).collect();
         bases.sort_unstable();
         bases.dedup();
@@ -96,7 +94,7 @@ pub(super) fn told_apart<O: Op>(
                 (c, (setup, faults))
             })
             .collect();
-        let told = |v: &usize| {
+        let changed = |v: &usize| {
             let Variant { convention, fault } = &variants[*v];
             let (base, faults) = &bases[convention];
             let edit = fault.as_ref().map(|key| faults.get(key));
@@ -107,11 +105,20 @@ pub(super) fn told_apart<O: Op>(
             if let Some(Some(edit)) = edit {
                 edit(&mut wrong);
             }
-            let e = expected.get_or_init(|| run.expect(&right, &tile));
-            Some((*v, refused(&stored(run, &wrong, &tile), run.rounding(&right), e)))
+            Some((*v, wrong))
         };
-        let told: Vec<(usize, bool)> = open.par_iter().filter_map(told).collect();
-        tried += told.len();
+        let wrong: Vec<(usize, Setup<O>)> = open.par_iter().filter_map(changed).collect();
+        if wrong.is_empty() {
+            continue;
+        }
+        tried += wrong.len();
+        // Before the threads part: one that computed it for all would take up another's work meanwhile, which waits
+        // for it.
+        let (e, rounding) = (run.expect(&right, &tile), run.rounding(&right));
+        let one = |(v, wrong): &(usize, Setup<O>)| {
+            (*v, refused(&stored(run, wrong, &tile), rounding, &e))
+        };
+        let told: Vec<(usize, bool)> = wrong.par_iter().map(one).collect();
         told.into_iter().filter(|(_, refused)| *refused).for_each(|(v, _)| apart[v] = true);
     }
     (apart, tried)
