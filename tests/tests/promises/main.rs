@@ -19,6 +19,7 @@ mod html_report;
 mod judge_power;
 mod ledger;
 mod make_model;
+mod many_threads;
 mod mutants_blind;
 mod own_traces;
 mod parallel_cli;

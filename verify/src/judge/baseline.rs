@@ -7,7 +7,8 @@ use assay_reference::ops::{Op, Setup, Tile};
 use rayon::prelude::*;
 
 use super::accept::Metrics;
-use super::search::{Convention, Run, TellTale};
+use super::observed::{Run, TellTale};
+use super::search::Convention;
 use super::sieve::Sieve;
 use super::{Observation, Options};
 

@@ -5,7 +5,8 @@ use assay_reference::ops::{Op, Tile};
 use rayon::prelude::*;
 
 use super::accept::Arithmetic;
-use super::search::{Convention, Run};
+use super::observed::Run;
+use super::search::Convention;
 use crate::finding::Finding;
 
 /// Fewest rows and elements that can show a bias.

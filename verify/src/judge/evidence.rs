@@ -5,7 +5,8 @@ use assay_reference::ops::{Op, Residual, Tile};
 
 use super::bias::lean;
 use super::drift;
-use super::search::{Convention, Run};
+use super::observed::Run;
+use super::search::Convention;
 
 /// The depth for which the text predicts a drift.
 const LAYERS: usize = 28;

@@ -5,8 +5,9 @@ use rayon::prelude::*;
 
 use super::baseline::Baseline;
 use super::known::Known;
+use super::observed::Run;
 use super::progress::Progress;
-use super::search::{Convention, Run};
+use super::search::Convention;
 
 /// From here on, the order of faults whose parameter was solved from the output: they fit more
 /// easily than a catalogued one.

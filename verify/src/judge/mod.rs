@@ -15,6 +15,7 @@ mod faults;
 mod known;
 mod longer;
 mod near;
+mod observed;
 mod outputs;
 pub mod panel;
 mod pattern;

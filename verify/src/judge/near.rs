@@ -4,7 +4,8 @@ use assay_reference::Result;
 use assay_reference::ops::{Erased, Scope, Tile};
 
 use super::accept::Expected;
-use super::search::{Convention, Run, conventions};
+use super::observed::Run;
+use super::search::{Convention, conventions};
 use super::{Observation, Options, Unseen};
 
 /// For pairs of (element of `changed`, element of `base`) the difference must be, under some legitimate

@@ -12,7 +12,8 @@ use assay_reference::{Case, Dtype, Error, Result, Rounding, Tensor};
 
 use super::accept::{Arithmetic, allows};
 use super::bias::Lean;
-use super::search::{Convention, Run, conventions, label};
+use super::observed::Run;
+use super::search::{Convention, conventions, label};
 use super::{Observation, Options, Unseen};
 
 /// A catalogued fault, by what tells it from others in every case.

@@ -4,7 +4,8 @@ use assay_reference::ops::{Op, Tile};
 
 use super::accept::{Expected, ratio};
 use super::explain::Subject;
-use super::search::{Run, label, near};
+use super::observed::Run;
+use super::search::{label, near};
 use super::{Verdict, evidence};
 
 /// Describes the error of the smallest of the runs `open`, against its closest convention.

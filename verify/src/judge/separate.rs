@@ -13,7 +13,8 @@ use rayon::prelude::*;
 
 use super::accept::{Expected, ratio};
 use super::explain::{Key, key};
-use super::search::{Convention, Run};
+use super::observed::Run;
+use super::search::Convention;
 
 /// A convention by its index, and perhaps a fault on top of it.
 #[derive(Clone, Debug)]

@@ -8,7 +8,7 @@
 use assay_reference::ops::{Op, Setup, Tile};
 use assay_reference::{Dtype, Rounding};
 
-use super::search::Run;
+use super::observed::Run;
 
 /// So many units in the last place of the output are far.
 const ULPS: f64 = 32.0;

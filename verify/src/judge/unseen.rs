@@ -7,7 +7,8 @@ use assay_reference::ops::{Erased, Op, Scope};
 
 use super::explain::{Key, key};
 use super::longer::longer;
-use super::search::{Convention, Run, conventions, label};
+use super::observed::Run;
+use super::search::{Convention, conventions, label};
 use super::separate::{Variant, catalogue, confusable, name, told_apart};
 use super::{Hidden, Observation, Options, Unseen};
 use crate::families::{self, Generated};
